@@ -82,8 +82,8 @@ class Forms:
         ]
         return {
             "title": "vLLM worker",
-            "description": "Serves a language model with vLLM inside the worker's own process: "
-            "OpenAI's API and a raw form, streamed in chunks that grow.",
+            "description": "Serves a language model with vLLM: OpenAI's API, Anthropic's messages, "
+            "and a raw form with exact token counts.",
             "type": "serverless",
             "category": "language",
             "config": {

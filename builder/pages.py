@@ -18,7 +18,6 @@ from worker.settings.names import (
     NEGATED_NAMES,
     REMOVED_SETTINGS,
     SPECULATIVE_KEYS,
-    explain_removal,
 )
 
 INTRODUCTION = Path(__file__).with_name("settings.md")
@@ -26,12 +25,15 @@ LIMITS_INTRODUCTION = Path(__file__).with_name("limits.md")
 
 _TYPES = {
     "boolean": "boolean",
-    "integer": "whole number",
-    "size": "whole number, `1k`",
+    "integer": "integer",
+    "size": "integer, `1k`",
     "number": "number",
     "json": "JSON",
     "list": "list",
 }
+# Longer lists of accepted values are folded, at the end of the page.
+MAX_LISTED_VALUES = 6
+LONG_LISTS = "Long lists of values"
 
 
 def build_settings_page(catalogue: Catalogue, vllm: str) -> str:
@@ -41,18 +43,26 @@ def build_settings_page(catalogue: Catalogue, vllm: str) -> str:
         section: [setting for setting in listed if setting.row.section == section]
         for section in SECTIONS
     }
+    introduction = INTRODUCTION.read_text().replace("{vllm}", vllm).rstrip()
+    contents = " · ".join(f"[{section}](#{_anchor(section)})" for section in SECTIONS)
     libraries = explained.pop(LIBRARIES)
+    others = sorted(
+        catalogue.other_options(),
+        key=lambda setting: (not setting.row.section, setting.row.section),
+    )
     parts = [
-        INTRODUCTION.read_text().replace("{vllm}", vllm).rstrip(),
-        "\n".join(_cpu_defaults()),
+        introduction.replace("{contents}", contents),
         *(f"## {section}\n\n{_settings_table(rows)}" for section, rows in explained.items()),
         f"## {LIBRARIES}\n\nThe worker's libraries read these variables, "
         "only from the environment.\n\n"
         + _markdown_table(
             ("name", "meaning"), ([_code(setting.name), _meaning(setting)] for setting in libraries)
         ),
-        *_other_options(catalogue, vllm),
+        *_other_options(others, vllm),
+        _newer_options(),
+        _long_lists([*listed, *others]),
         *_other_names(),
+        "\n".join(_cpu_defaults()),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -89,39 +99,41 @@ def _cpu_defaults() -> Iterator[str]:
 
 def _settings_table(listed: Iterable[ListedSetting]) -> str:
     return _markdown_table(
-        ("name", "type", "default", "meaning"),
-        (
-            [_code(setting.name), _type(setting), _code(setting.default), _meaning(setting)]
-            for setting in listed
-        ),
+        ("name", "values", "meaning"),
+        ([_code(setting.name), _values(setting), _meaning(setting)] for setting in listed),
     )
 
 
-def _other_options(catalogue: Catalogue, vllm: str) -> Iterator[str]:
+def _other_options(others: Iterable[ListedSetting], vllm: str) -> Iterator[str]:
     yield (
-        "## All other options of vLLM\n\nThey are described in "
+        "## All other options of vLLM\n\nBy the option's configuration class, as in "
         f"[vLLM's documentation](https://docs.vllm.ai/en/v{vllm}/cli/serve/), "
-        "by the option's configuration class."
-    )
-    others = sorted(
-        catalogue.other_options(),
-        key=lambda setting: (not setting.row.section, setting.row.section),
+        "which describes them."
     )
     for section, members in groupby(others, key=lambda setting: setting.row.section):
-        rows = (
-            [_code(setting.name), _type(setting), _code(setting.default)] for setting in members
-        )
-        yield f"### {section or 'Server options'}\n\n" + _markdown_table(
-            ("name", "type", "default"), rows
-        )
-    first = history.load_history()["added"]["options"]
-    yield (
+        rows = [[_code(setting.name), _values(setting)] for setting in members]
+        table = _markdown_table(("name", "values"), rows)
+        yield _fold(f"{section or 'Server options'} ({len(rows)})", table)
+
+
+def _newer_options() -> str:
+    added = history.load_history()["added"]["options"].items()
+    names = _group((f"vLLM {release}", name) for name, release in sorted(added))
+    return (
         "## In newer releases of vLLM only\n\nAn image with an older vLLM does not have these "
         "options, and logs a warning.\n\n"
-        + _markdown_table(
-            ("name", "since"), ([_code(name), f"vLLM {first[name]}"] for name in sorted(first))
-        )
+        + _markdown_table(("since", "names"), sorted(map(list, names.items())))
     )
+
+
+def _long_lists(listed: Iterable[ListedSetting]) -> str:
+    names = _group(
+        (", ".join(map(_code, setting.choices)), setting.name)
+        for setting in listed
+        if len(setting.choices) > MAX_LISTED_VALUES
+    )
+    lists = [f"- {settings}: {values}" for values, settings in names.items()]
+    return f"## {LONG_LISTS}\n\n" + _fold(f"{len(lists)} lists", "\n".join(lists))
 
 
 def _other_names() -> Iterator[str]:
@@ -132,25 +144,27 @@ def _other_names() -> Iterator[str]:
         *NEGATED_NAMES.values(),
         *SPECULATIVE_KEYS,
     }
-    names = sorted(
-        (history.load_history()["removed"]["options"].keys() | REMOVED_SETTINGS.keys()) - read
-    )
-    removed = [[_code(name), reason] for name in names if (reason := explain_removal(name))]
-    yield "## Other spellings\n\n" + _markdown_table(("name", "is read as"), _spellings())
-    yield (
-        "## Without effect\n\nIf one of these is set, the worker logs a warning.\n\n"
-        + _markdown_table(("name", "reason, and alternative"), removed)
-    )
-    idle = {
-        name.upper(): reason
-        for name, reason in sorted((UNSUPPORTED_OPTIONS | INEFFECTIVE_OPTIONS).items())
+    removed = history.load_history()["removed"]["options"].keys() | REMOVED_SETTINGS.keys()
+    reasons = {
+        name: REMOVED_SETTINGS.get(name, "vLLM has removed it") for name in removed - read
+    } | {
+        option.upper(): reason
+        for option, reason in (UNSUPPORTED_OPTIONS | INEFFECTIVE_OPTIONS).items()
+        if not row(option.upper())
     }
-    unsupported = [[_code(name), reason] for name, reason in idle.items() if not row(name)]
-    others = ", ".join(_code(name) for name in sorted(FOREIGN_OPTIONS))
+    names = _group((reason, name) for name, reason in sorted(reasons.items()))
+    silent = ", ".join(_code(name) for name in sorted(FOREIGN_OPTIONS))
+    yield "## Other spellings\n\n" + _fold(
+        f"{len([*_spellings()])} names that the worker also reads",
+        _markdown_table(("name", "is read as"), _spellings()),
+    )
     yield (
-        "## Unsupported\n\nOptions of vLLM's server that do nothing in a worker. "
-        "Variables that other programs may have set are ignored silently: "
-        f"{others}.\n\n" + _markdown_table(("name", "reason"), unsupported)
+        "## Without effect\n\nIf one of these is set, the worker logs a warning. "
+        f"It ignores {silent} silently, since other programs use these names, too.\n\n"
+        + _fold(
+            f"{len(reasons)} settings without effect, and alternatives",
+            _markdown_table(("reason, or alternative", "names"), map(list, names.items())),
+        )
     )
 
 
@@ -163,15 +177,38 @@ def _spellings() -> Iterator[list[str]]:
         yield [_code(name), f"{_code(key)} in `SPECULATIVE_CONFIG`"]
 
 
-def _type(setting: ListedSetting) -> str:
-    if setting.choices:
-        return ", ".join(map(_code, setting.choices))
-    return _TYPES.get(setting.kind, setting.kind)
+def _group(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the names of each key, as code and separated by commas."""
+    names: dict[str, list[str]] = {}
+    for key, name in pairs:
+        names.setdefault(key, []).append(_code(name))
+    return {key: ", ".join(members) for key, members in names.items()}
+
+
+def _values(setting: ListedSetting) -> str:
+    """Return the accepted values of a setting, and its default."""
+    values = ", ".join(map(_code, setting.choices)) or _TYPES.get(setting.kind, setting.kind)
+    if len(setting.choices) > MAX_LISTED_VALUES:
+        values = f"[{len(setting.choices)} values](#{_anchor(LONG_LISTS)})"
+    return f"{values}; default {_code(setting.default)}" if setting.default else values
 
 
 def _meaning(setting: ListedSetting) -> str:
-    example = f" For example {_code(setting.row.example)}." if setting.row.example else ""
-    return setting.row.meaning + example
+    """Return a setting's meaning, with an example if its values are neither numbers nor listed."""
+    example = setting.row.example
+    is_listed = 0 < len(setting.choices) <= MAX_LISTED_VALUES
+    if not example or example[0].isdigit() or is_listed or example == setting.default:
+        return setting.row.meaning
+    return f"{setting.row.meaning} For example {_code(example)}."
+
+
+def _fold(summary: str, text: str) -> str:
+    """Return a text that GitHub and the site fold; the site's generator needs the attribute."""
+    return f'<details markdown="1">\n<summary>{summary}</summary>\n\n{text}\n\n</details>'
+
+
+def _anchor(heading: str) -> str:
+    return heading.lower().replace(",", "").replace(" ", "-")
 
 
 def _code(text: str) -> str:

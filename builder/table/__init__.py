@@ -5,18 +5,19 @@ settings, and the parser of the installed vLLM for its options. Examples are in
 ``worker.settings.examples``.
 """
 
+from table.answers import ANSWER_ROWS
+from table.engine import ENGINE_ROWS
+from table.libraries import LIBRARY_ROWS
 from table.model import MODEL_ROWS
-from table.own import LIBRARY_ROWS, OWN_ROWS
+from table.operation import OPERATION_ROWS
 from table.row import LIBRARIES, SECTIONS, Row
-from table.serving import SERVING_ROWS
-from table.system import SYSTEM_ROWS
 from worker.settings.names import canonical_name
 
 __all__ = ["LIBRARIES", "ROWS", "SECTIONS", "Row", "row"]
 
 ROWS: tuple[Row, ...] = tuple(
     sorted(
-        (*OWN_ROWS, *MODEL_ROWS, *SYSTEM_ROWS, *SERVING_ROWS, *LIBRARY_ROWS),
+        (*MODEL_ROWS, *ENGINE_ROWS, *ANSWER_ROWS, *OPERATION_ROWS, *LIBRARY_ROWS),
         key=lambda row: SECTIONS.index(row.section),
     )
 )

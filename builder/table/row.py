@@ -4,32 +4,36 @@ from dataclasses import dataclass
 
 from worker.settings.examples import EXAMPLES
 
-LLM = "LLM Settings"
-TOKENIZER = "Tokenizer Settings"
-SYSTEM = "System, GPU, and Tensor Parallelism Settings"
-STREAMING = "Streaming Batch Size Settings"
-OPENAI = "OpenAI Settings"
-SERVERLESS = "Serverless Settings"
-VOLUME = "Files and Batches Settings"
-TUNING = "Fine-Tuning Settings"
-LORA = "LoRA Settings"
-MULTIMODAL = "Multimodal Settings"
-SPECULATIVE = "Speculative Decoding Settings"
-LIBRARIES = "Variables of Libraries"
+MODEL = "Choose a model"
+MEMORY = "Fit it into memory"
+SPEED = "Answer faster, and more requests"
+ANSWERS = "Control the answers"
+STREAMS = "Tune streams"
+TOOLS = "Tools, reasoning and structured outputs"
+MEDIA = "Images, videos and audio"
+LORA = "LoRA adapters"
+WORK = "Files, batches and fine-tuning"
+SECURITY = "Security and limits"
+LOGS = "Logs, metrics and receipts"
+LIFE = "Start, recover and stop"
+OTHER = "Set any other option"
+LIBRARIES = "Variables of libraries"
 
-# In the order of the page.
+# In the order of the page, by an operator's goals.
 SECTIONS = (
-    LLM,
-    TOKENIZER,
-    SYSTEM,
-    STREAMING,
-    OPENAI,
-    SERVERLESS,
-    VOLUME,
-    TUNING,
+    MODEL,
+    MEMORY,
+    SPEED,
+    ANSWERS,
+    STREAMS,
+    TOOLS,
+    MEDIA,
     LORA,
-    MULTIMODAL,
-    SPECULATIVE,
+    WORK,
+    SECURITY,
+    LOGS,
+    LIFE,
+    OTHER,
     LIBRARIES,
 )
 

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 import listings
+import pages
 import pytest
 from catalogue import REFERENCE_MACHINE, Catalogue
 from forms import CONSOLE_FIELDS
@@ -42,6 +43,28 @@ def hub_listing(generated_files: dict[str, str]) -> Json:
 
 def test_the_committed_files_are_up_to_date(generated_files: dict[str, str]) -> None:
     assert listings.find_outdated(generated_files) == [], "run: make listings"
+
+
+def test_the_settings_that_the_page_recommends_are_accepted_together(
+    generated_files: dict[str, str],
+) -> None:
+    _, table = generated_files["docs/settings.md"].split("## The ten most used\n")
+    rows = table.partition("##")[0].strip().splitlines()[2:]
+    settings = [re.findall(r"`([A-Z_]+)=([^`]+)`", row) for row in rows]
+    assert len(rows) == 10
+    assert all(settings)
+    assert read_settings(dict(chain(*settings)), REFERENCE_MACHINE).warnings == ()
+
+
+def test_the_page_lists_all_values_of_a_setting_with_many_values(
+    generated_files: dict[str, str],
+) -> None:
+    page = generated_files["docs/settings.md"]
+    _, lists = page.split(f"## {pages.LONG_LISTS}\n")
+    (loading,) = (line for line in lists.splitlines() if line.startswith("- `LOAD_FORMAT`"))
+    choices = Catalogue().options["LOAD_FORMAT"].choices
+    assert re.findall("`([^`]+)`", loading) == ["LOAD_FORMAT", *choices]
+    assert f"| `LOAD_FORMAT` | [{len(choices)} values](#long-lists-of-values)" in page
 
 
 # The platform's forms:

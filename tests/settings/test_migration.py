@@ -127,18 +127,21 @@ def test_the_table_of_the_page_matches_the_messages_at_startup() -> None:
         rows.setdefault((verdict, shorten(text)), []).append(f"{name}={value}")
     for different in table.DIFFERENT_SETTINGS:
         rows.setdefault((Verdict.DIFFERS, different.differs), []).append(different.name)
+    settings_page = (ROOT / "docs" / "settings.md").read_text()
+    explained = [name for name, _ in table.IDLE if f"`{name}`" in settings_page]
     for name, value in table.IDLE:
-        verdict, text = find_verdict(name, value)
-        rows.setdefault((verdict, shorten(text)), []).append(name)
-    cells = [(format_names(names_), *key) for key, names_ in rows.items()]
-    cells += [
-        (f"{about}: {format_names(names_)}", Verdict.WORKS, "")
-        for about, names_ in table.WORKS.items()
-    ]
-    cells.append((format_names(table.LIBRARY_SETTINGS), Verdict.WORKS, "Libraries read them"))
-    note = "They are ignored, as in the release of August 2026"
-    cells.append((format_names(table.IGNORED), Verdict.IDLE, note))
-    check_table(PAGE, COLUMNS, cells)
+        if name not in explained:
+            verdict, text = find_verdict(name, value)
+            rows.setdefault((verdict, shorten(text)), []).append(name)
+    check_table(PAGE, COLUMNS, [(format_names(names_), *key) for key, names_ in rows.items()])
+    lists = {
+        **table.WORKS,
+        "read by libraries": table.LIBRARY_SETTINGS,
+        "**no effect**: the worker logs [the reason](settings.md#without-effect)": explained,
+        "**no effect**, without a warning": table.IGNORED,
+    }
+    subjects = [(about, format_names(names_)) for about, names_ in lists.items()]
+    check_table(PAGE, ("subject", "settings"), subjects)
 
 
 def test_the_build_arguments_match_the_page() -> None:
@@ -148,9 +151,11 @@ def test_the_build_arguments_match_the_page() -> None:
     for row in table.BUILD:
         assert (row.name in defaults) == (row.verdict is not Verdict.IDLE), row.name
         assert row.default is None or defaults[row.name] == row.default
-    check_table(
-        PAGE, ARGUMENTS, [(f"`{row.name}`", row.verdict, row.differs) for row in table.BUILD]
-    )
+    rows: dict[tuple[str, str], list[str]] = {}
+    for row in table.BUILD:
+        rows.setdefault((row.verdict, row.differs), []).append(row.name)
+    cells = [(format_names(names_), *key) for key, names_ in rows.items()]
+    check_table(PAGE, ARGUMENTS, cells)
 
 
 def format_names(written: Any) -> str:

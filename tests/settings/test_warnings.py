@@ -14,7 +14,7 @@ CHUNKS = {"DEFAULT_BATCH_SIZE": "5", "DEFAULT_MIN_BATCH_SIZE": "5"}
     [
         ({"ENABLE_LORA": "Off", "MAX_CPU_LORAS": "4"}, "MAX_CPU_LORAS", "it needs ENABLE_LORA"),
         ({"TOOL_CALL_PARSER": "hermes"}, "TOOL_CALL_PARSER", "it needs ENABLE_AUTO_TOOL_CHOICE"),
-        ({"NNODES": "2"}, "NNODES", "a worker is one machine"),
+        ({"NNODES": "2"}, "NNODES", "a worker runs on one machine"),
         ({"SSL_KEYFILE": "x"}, "SSL_KEYFILE", "vLLM's server runs inside the worker"),
         ({"SWAP_SPACE": "4"}, "SWAP_SPACE", "vLLM has had no such option since 0.18; "),
         (CHUNKS, "DEFAULT_MIN_BATCH_SIZE", "it is not below DEFAULT_BATCH_SIZE"),
@@ -108,7 +108,7 @@ def test_settings_without_effect_are_reported_with_the_mistakes(
     assert [
         warning.partition(" has no effect: ")[0] for warning in error.warnings
     ] == names_with_warning
-    assert "\n  ".join(["Beside these:", *error.warnings]) in error.message
+    assert "\n  ".join(["Warnings:", *error.warnings]) in error.message
 
 
 def test_a_config_file_may_contain_removed_options_and_options_without_effect(

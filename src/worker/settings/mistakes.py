@@ -37,7 +37,7 @@ class SettingsError(StartFailed):
         count = "1 setting is" if len(mistakes) == 1 else f"{len(mistakes)} settings are"
         lines = [f"{count} wrong, so the worker does not start:", *map(str, self.mistakes)]
         if warnings:
-            lines += ["\nBeside these:", *warnings]
+            lines += ["\nWarnings:", *warnings]
         super().__init__("\n  ".join(lines).replace("\n  \n", "\n"))
 
 

@@ -46,16 +46,16 @@ SPECULATIVE_KEYS = {
     "NGRAM_PROMPT_LOOKUP_MIN": "prompt_lookup_min",
 }
 
-_BY_BATCH = "CUDA graphs are captured by batch size; MAX_CUDAGRAPH_CAPTURE_SIZE bounds it"
-_SCHEDULER = "vLLM's scheduler needs no such choice any more"
+_BY_BATCH = "CUDA graphs are captured by batch size, up to MAX_CUDAGRAPH_CAPTURE_SIZE"
+_SCHEDULER = "vLLM's scheduler no longer needs it"
 _GUIDED = 'set STRUCTURED_OUTPUTS_CONFIG, for example to {"backend": "xgrammar"}'
-_ROPE = "set it in HF_OVERRIDES, under the name that the model's config.json has for it"
+_ROPE = "set it in HF_OVERRIDES, under its name in the model's config.json"
 _EPLB = "set EPLB_CONFIG"
 _RAY = "set DISTRIBUTED_EXECUTOR_BACKEND=ray"
-_POOL = "RENDERER_NUM_WORKERS is the number of threads that tokenize"
-_PROMPT_ADAPTERS = "prompt adapters have gone from vLLM; adapters are LoRAs (ENABLE_LORA)"
+_POOL = "set RENDERER_NUM_WORKERS, the number of threads that tokenize"
+_PROMPT_ADAPTERS = "vLLM no longer has prompt adapters; use LoRA adapters (ENABLE_LORA)"
 _SPECULATIVE = "set it in SPECULATIVE_CONFIG"
-_BUILD = "the image is built with one version of each library, which vLLM's release decides"
+_BUILD = "the image has one version of each library, which depends on vLLM's release"
 
 # Settings that are accepted but have no effect, with replacements or reasons.
 REMOVED_SETTINGS = {
@@ -63,11 +63,10 @@ REMOVED_SETTINGS = {
     "CALCULATE_KV_SCALES": "scales of an FP8 KV cache are read from the checkpoint",
     "CUDA_GRAPH_SIZES": "set CUDAGRAPH_CAPTURE_SIZES",
     "DEVICE": "the installed build of vLLM decides",
-    "DISABLE_ASYNC_OUTPUT_PROC": "outputs are processed while the next step runs; "
-    "ASYNC_SCHEDULING=0 turns off what is left of it",
+    "DISABLE_ASYNC_OUTPUT_PROC": "set ASYNC_SCHEDULING=0 for a similar effect",
     "DISABLE_MM_PREPROCESSOR_CACHE": "set MM_PROCESSOR_CACHE_GB=0",
     "ENABLE_PROMPT_ADAPTER": _PROMPT_ADAPTERS,
-    "ENABLE_REASONING": "REASONING_PARSER alone turns it on",
+    "ENABLE_REASONING": "REASONING_PARSER is enough",
     "ENABLE_MULTIMODAL_ENCODER_DATA_PARALLEL": "set MM_ENCODER_TP_MODE=data",
     "ENGINE_USE_RAY": _RAY,
     "EPLB_LOG_BALANCEDNESS": _EPLB,
@@ -79,34 +78,34 @@ REMOVED_SETTINGS = {
     "GUIDED_DECODING_DISABLE_ANY_WHITESPACE": _GUIDED,
     "GUIDED_DECODING_DISABLE_FALLBACK": _GUIDED,
     "LOGITS_PROCESSOR_PATTERN": "set LOGITS_PROCESSORS",
-    "LONG_LORA_SCALING_FACTORS": "adapters bring their own scaling",
-    "LORA_EXTRA_VOCAB_SIZE": "adapters can't add tokens to the vocabulary any more",
+    "LONG_LORA_SCALING_FACTORS": "adapters contain their own scaling",
+    "LORA_EXTRA_VOCAB_SIZE": "adapters can no longer add tokens to the vocabulary",
     "MAX_CONTEXT_LEN_TO_CAPTURE": _BY_BATCH,
     "MAX_LONG_PARTIAL_PREFILLS": _SCHEDULER,
     "MAX_NUM_PARTIAL_PREFILLS": _SCHEDULER,
     "MAX_PROMPT_ADAPTERS": _PROMPT_ADAPTERS,
     "MAX_PROMPT_ADAPTER_TOKEN": _PROMPT_ADAPTERS,
     "MAX_SEQ_LEN_TO_CAPTURE": _BY_BATCH,
-    "MULTI_STEP_STREAM_OUTPUTS": "STREAM_INTERVAL groups tokens",
+    "MULTI_STEP_STREAM_OUTPUTS": "set STREAM_INTERVAL, which groups tokens",
     "NUM_LOOKAHEAD_SLOTS": _SCHEDULER,
     "NUM_REDUNDANT_EXPERTS": _EPLB,
-    "NUM_SCHEDULER_STEPS": "ASYNC_SCHEDULING=1 prepares the next step while this one runs",
+    "NUM_SCHEDULER_STEPS": "set ASYNC_SCHEDULING=1, which prepares the next step while one runs",
     "OVERRIDE_POOLER_CONFIG": "set POOLER_CONFIG",
     "PREEMPTION_CHECK_PERIOD": _SCHEDULER,
     "PREEMPTION_CPU_CAPACITY": _SCHEDULER,
     "PREEMPTION_MODE": _SCHEDULER,
     "QUANTIZATION_PARAM_PATH": "scales of an FP8 KV cache are read from the checkpoint",
-    "REQUEST_TIMEOUT": "the endpoint's execution timeout bounds a job",
+    "REQUEST_TIMEOUT": "the endpoint's execution timeout limits jobs",
     "ROPE_SCALING": _ROPE,
     "ROPE_THETA": _ROPE,
     "SCHEDULER_DELAY_FACTOR": _SCHEDULER,
-    "SPECULATIVE_DISABLE_BY_BATCH_SIZE": "drafts are made whatever the size of a batch",
+    "SPECULATIVE_DISABLE_BY_BATCH_SIZE": "drafts are made for batches of any size",
     "SPEC_DECODING_ACCEPTANCE_METHOD": _SPECULATIVE,
-    "SWAP_SPACE": "CPU_OFFLOAD_GB offloads weights, KV_OFFLOADING_SIZE the KV cache",
+    "SWAP_SPACE": "set CPU_OFFLOAD_GB for weights, KV_OFFLOADING_SIZE for the KV cache",
     "TASK": "set RUNNER (generate, pooling) and CONVERT (embed, classify)",
-    "TENSORIZE": "a model in that form loads with LOAD_FORMAT=tensorizer",
-    "TENSORIZER_NUM_GPUS": "a model in that form loads with LOAD_FORMAT=tensorizer",
-    "TESTING_DOWNLOAD": "--check tells where a model would come from",
+    "TENSORIZE": "LOAD_FORMAT=tensorizer loads serialized models",
+    "TENSORIZER_NUM_GPUS": "LOAD_FORMAT=tensorizer loads serialized models",
+    "TESTING_DOWNLOAD": "--check shows where the model would come from",
     "TOKENIZER_POOL_EXTRA_CONFIG": _POOL,
     "TOKENIZER_POOL_SIZE": _POOL,
     "TOKENIZER_POOL_TYPE": _POOL,
@@ -114,10 +113,10 @@ REMOVED_SETTINGS = {
     "TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_ALPHA": _SPECULATIVE,
     "TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_THRESHOLD": _SPECULATIVE,
     "USE_V2_BLOCK_MANAGER": _SCHEDULER,
-    "VLLM_BASE_URL": "the engine runs inside the worker, and there is no server to reach",
+    "VLLM_BASE_URL": "the engine runs inside the worker, without a server",
     "VLLM_NIGHTLY": _BUILD,
-    "VLLM_USE_V1": "vLLM has one engine left, which it chose",
-    "VLLM_STARTUP_TIMEOUT": "VLLM_ENGINE_READY_TIMEOUT_S bounds the start of the engine",
+    "VLLM_USE_V1": "vLLM has only one engine left",
+    "VLLM_STARTUP_TIMEOUT": "set VLLM_ENGINE_READY_TIMEOUT_S",
     "WORKER_CUDA_VERSION": _BUILD,
     "WORKER_USE_RAY": _RAY,
 }
@@ -273,11 +272,11 @@ class SettingNames:
         bare = name.removeprefix(EMBEDDER_PREFIX)
         normalized = name.strip("-").replace("-", "_").upper()
         if bare != name and bare in self.worker_settings:
-            return f"has no effect: {bare} holds for both engines"
+            return f"has no effect: {bare} applies to both engines"
         if reason := explain_removal(bare) or explain_removal(name.removeprefix("VLLM_")):
             return f"has no effect: {reason}"
         if release := history.find_first_release("options", bare):
-            return f"has no effect: vLLM has it from {release} on"
+            return f"has no effect: needs vLLM {release} or later"
         # Don't suggest other variables: they resemble many names that are not settings.
         libraries = {
             variable

@@ -39,7 +39,7 @@ def warnings(*variables: str, **idle: str) -> list[str]:
     [
         # A removed option is also recognized with vLLM's prefix.
         ("VLLM_ENABLE_LORA_BIAS", "has no effect: vLLM has had no such option since 0.11"),
-        ("WATCHDOG_CONFIG", "has no effect: vLLM has it from 0.33.0 on"),
+        ("WATCHDOG_CONFIG", "has no effect: needs vLLM 0.33.0 or later"),
         ("EMBEDDING_TOKENIZER_NAME", "has no effect without EMBEDDING_MODEL_NAME"),
     ],
 )

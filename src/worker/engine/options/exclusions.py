@@ -17,7 +17,7 @@ UNSUPPORTED_OPTIONS = dict.fromkeys(
     data_parallel_rpc_port data_parallel_start_rank data_parallel_supervisor_port master_addr
     master_port nnodes node_rank
     """.split(),
-    "a worker is one machine",
+    "a worker runs on one machine",
 )
 # All options of vLLM that settings can't set. Two of them are secrets that vLLM must not receive:
 # HF_TOKEN is passed to the hub's library in the environment, and SERVE_API_KEY replaces api_key.
