@@ -35,7 +35,7 @@ def test_settings_without_effect_warn(
 @pytest.mark.parametrize(
     ("settings", "warning"),
     [
-        ({"HF_TOKEN": '"hf_x"'}, "HF_TOKEN stands in quotes, which are part of the value"),
+        ({"HF_TOKEN": '"hf_x"'}, "HF_TOKEN is in quotes, which are part of the value"),
         (
             {"VLLM_EXTRA_ARGS": "--disable-log-stats"},
             "--disable-log-stats in VLLM_EXTRA_ARGS has no effect: set DISABLE_LOG_STATS",

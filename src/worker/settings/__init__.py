@@ -92,7 +92,7 @@ RouteList = Annotated[tuple[str, ...], BeforeValidator(_parse_routes)]
 def _validate_relative_path(path: str) -> str:
     path = path.removesuffix("/")
     if any(not part or part.startswith(".") for part in path.split("/")):
-        raise ValueError("a directory's path from FILES_PATH, without hidden parts")
+        raise ValueError("the path of a directory in FILES_PATH, without hidden parts")
     return path
 
 
@@ -262,7 +262,7 @@ class Settings(BaseModel):
 
     def ineffective_setting_reasons(self) -> dict[str, str]:
         """Return the settings that have no effect because of other settings, with the reasons."""
-        constant = f"every chunk holds DEFAULT_BATCH_SIZE={self.default_batch_size} tokens"
+        constant = f"every chunk has DEFAULT_BATCH_SIZE={self.default_batch_size} tokens"
         if self.default_min_batch_size >= self.default_batch_size:
             reason = f"it is not below DEFAULT_BATCH_SIZE, so {constant}"
             return {"DEFAULT_MIN_BATCH_SIZE": reason}

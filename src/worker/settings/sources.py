@@ -185,7 +185,7 @@ def _parse_settings_file(name: str, file: Path) -> dict[str, str]:
     Raises:
         SettingsError: The file is no valid mapping, or a setting is forbidden or has two values.
     """
-    example = "it holds lines such as max-model-len: 4096"
+    example = "it has lines such as max-model-len: 4096"
     try:
         content = yaml.safe_load(file.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
@@ -194,19 +194,19 @@ def _parse_settings_file(name: str, file: Path) -> dict[str, str]:
     if content is None:
         return {}
     if not isinstance(content, dict):
-        raise SettingsError([Mistake(name, str(file), f"holds no settings; {example}")])
+        raise SettingsError([Mistake(name, str(file), f"contains no settings; {example}")])
     # The file in an image also lists the directories of its models.
     settings = content["settings"] if isinstance(content.get("settings"), dict) else content
     values: dict[str, str] = {}
     for key, value in settings.items():
         setting = str(key).upper().replace("-", "_")
         if setting in ENVIRONMENT_ONLY:
-            advice = f"stands in {file}, but only the environment can set it"
+            advice = f"is in {file}, but only the environment can set it"
             raise SettingsError(
                 [Mistake(setting, redact_command_line(format_value(value)), advice)]
             )
         if values.setdefault(setting, format_value(value)) != format_value(value):
-            advice = f"stands in {file} twice, with two values"
+            advice = f"is in {file} twice, with different values"
             redacted = redact_json_and_urls(redact_by_setting_name(setting, format_value(value)))
             raise SettingsError([Mistake(setting, redacted, advice)])
     return values
@@ -254,7 +254,7 @@ def _merge_speculative_variables(
     keys = {f"{prefix}{name}": key for name, key in SPECULATIVE_KEYS.items()}
     parts = {name: values.pop(name) for name in keys if name in values}
     if parts and whole in values:
-        advice = f"{whole} is given, too: set it in there"
+        advice = f"{whole} is set, too: move this key into it"
         return [Mistake(name, value, advice) for name, value in parts.items()]
     if parts:
         spellings[whole] = ", ".join(parts)

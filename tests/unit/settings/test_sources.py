@@ -52,7 +52,7 @@ def test_a_prefix_selects_the_embedders_options_and_is_removed() -> None:
     [
         (b"seed: \xff", "can't be read: "),
         (b"a: !!python/object:os.system x", "could not determine a constructor"),
-        (b"max-num-seqs: 1\nmax_num_seqs: 2", "twice, with two values"),
+        (b"max-num-seqs: 1\nmax_num_seqs: 2", "twice, with different values"),
     ],
 )
 def test_an_invalid_file_is_a_mistake(content: bytes, reason: str, tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ def _misleading_value_warnings(raw: RawSettings, extra_names: Collection[str]) -
     for name in sorted(raw.values.keys() & WORKER_SETTINGS):
         value = raw.values[name]
         if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-            yield f"{raw.spellings[name]} stands in quotes, which are part of the value"
+            yield f"{raw.spellings[name]} is in quotes, which are part of the value"
     if "DISABLE_LOG_STATS" in extra_names:
         flag = "--disable-log-stats"
         yield f"{flag} in {EXTRA_ARGS} has no effect: set DISABLE_LOG_STATS"
