@@ -1,4 +1,4 @@
-"""Tests of the client's package, built and installed into new environments as in docs/client.md."""
+"""Tests of the client's package: built, installed in new environments and run (docs/client.md)."""
 
 import json
 import os
@@ -7,10 +7,15 @@ import sys
 import zipfile
 from pathlib import Path
 
+import httpx2
 import pytest
+from demo_model import ANSWERS
 from packaging.utils import canonicalize_name
 from support import ROOT
+from support.clients.proxy import ACCOUNT
 from support.processes.commands import run_command
+from support.processes.http_worker import start_server
+from support.processes.local_endpoint import LocalEndpoint
 
 # Bytes, twice the current size.
 LARGEST_WHEEL = 300_000
@@ -23,6 +28,16 @@ whole = {package}.Client(transport=RunpodTransport("id", "key"))
 side_by_side = {package}.AsyncClient(transport=AsyncRunpodTransport("id", "key"))
 text = str(Completion.create(model="demo", prompt="Hi"))
 texts = [answer.outputs[0].text for answer in LLM().generate(["Hi"])]
+"""
+
+
+HELLO = [{"role": "user", "content": "Hello!"}]
+CHAT = f"""
+import sys
+from llm_worker_client import LLM
+
+llm = LLM("local", api_key="any", base_url=sys.argv[1])
+print(llm.chat({HELLO}, dict(temperature=0, max_tokens=60))[0].outputs[0].text)
 """
 
 
@@ -102,6 +117,21 @@ def test_files_of_the_volume_need_the_volume_extra(commands: Path, commands_with
         run_in(commands, "./python", "-c", code)
     with pytest.raises(AssertionError, match="Set RUNPOD_VOLUME_ID"):
         run_in(commands_with_all, "./python", "-c", code)
+
+
+def test_the_installed_class_and_proxy_answer_from_an_endpoint(
+    commands: Path, make_endpoint: LocalEndpoint, tmp_path: Path
+) -> None:
+    printed = run_in(commands, "./python", "-c", CHAT, make_endpoint.api_url)
+    assert printed.strip() == ANSWERS["Hello!"]
+    proxy_options = ("--endpoint", "local", "--base-url", make_endpoint.api_url, "--port", "0")
+    command: list[str | Path] = [commands / "llm-worker-client", "proxy", *proxy_options]
+    environ = {"PATH": os.environ["PATH"], "RUNPOD_API_KEY": ACCOUNT}
+    with start_server(command, environ, tmp_path / "log") as proxy:
+        assert "<title>" in httpx2.get(proxy.url).text
+        body = {"model": "demo", "messages": HELLO, "temperature": 0}
+        chat = httpx2.post(f"{proxy.url}/v1/chat/completions", json=body, timeout=60).json()
+    assert chat["choices"][0]["message"]["content"] == ANSWERS["Hello!"]
 
 
 def run_mypy(commands: Path, script: str) -> str:
