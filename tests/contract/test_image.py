@@ -1,6 +1,7 @@
 """Tests of the Dockerfile and of the packages that it installs, without Docker."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -245,6 +246,16 @@ def test_no_package_of_vllm_is_replaced() -> None:
 
 def test_the_image_and_the_tests_have_the_same_pins() -> None:
     assert {name: TESTED_PINS.get(name) for name in PINS} == PINS
+
+
+def test_the_image_installs_the_same_pins_by_their_hashes() -> None:
+    (install,) = [run for run in instruction_arguments("RUN") if "pip install" in run]
+    assert " --require-hashes " in install
+    assert "-r /tmp/requirements.lock " in install
+    lock = (ROOT / "builder" / "requirements.lock").read_text()
+    hashes = r"(?: \\\n    --hash=sha256:[0-9a-f]{64})+"
+    locked = re.findall(rf"^(\S+)==(\S+){hashes}$", lock, re.MULTILINE)
+    assert {canonicalize_name(name): version for name, version in locked} == PINS, "make lock"
 
 
 def test_nothing_is_installed_for_the_sdks_command_line() -> None:

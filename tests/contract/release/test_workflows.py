@@ -1,4 +1,7 @@
-"""Tests that each step of a GitHub workflow is a make target or an action pinned by its commit."""
+"""Tests that each step of a GitHub workflow is a make target or an action pinned by its commit.
+
+And that Dependabot updates the pins.
+"""
 
 import re
 from typing import Any
@@ -60,6 +63,22 @@ def test_each_action_is_pinned_to_one_commit_with_its_version() -> None:
         step["uses"] for _, step in STEPS if "uses" in step
     }
     assert len({name for name, _, _ in pinned}) == len(pinned)
+
+
+def find_folders(pattern: str) -> set[str]:
+    """Return the folders that have a file whose name matches a pattern."""
+    files = [file for top in ("builder", "tests") for file in (ROOT / top).rglob(pattern)]
+    return {f"/{file.parent.relative_to(ROOT)}" for file in files}
+
+
+def test_dependabot_updates_all_pins_except_those_of_vllm_and_of_the_tested_clients() -> None:
+    content = yaml.safe_load((ROOT / ".github" / "dependabot.yml").read_text())
+    folders = {
+        one["package-ecosystem"]: set(one.get("directories", ())) for one in content["updates"]
+    }
+    assert folders["npm"] == find_folders("package-lock.json")
+    assert folders["pip"] == find_folders("*requirements.txt") - {"/builder", "/tests/clients"}
+    assert all(update["cooldown"]["default-days"] >= 7 for update in content["updates"])
 
 
 def test_each_tested_release_of_vllm_has_pins_and_the_default_is_one_of_them() -> None:
