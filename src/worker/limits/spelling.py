@@ -12,6 +12,8 @@ GUIDED_KEYS = frozenset(GUIDED_PREFIX + name for name in (*CONSTRAINT_KINDS, "wh
 # Keys of objects with constraints, also prefixed ones: vLLM's, vLLM's former, and TACO-LLM's.
 STRUCTURED_OUTPUTS = "structured_outputs"
 GUIDED_OBJECTS = frozenset({STRUCTURED_OUTPUTS, "guided_decoding", "guided_options_request"})
+# Key of vLLM's former spelling that chooses a backend for one request.
+FORMER_BACKEND = "guided_decoding_backend"
 
 BACKEND_ADVICE = "vLLM has one backend for the whole endpoint: STRUCTURED_OUTPUTS_CONFIG sets it"
 # Parameters that vLLM has removed, each with advice for the caller; guided_X counts as X.
@@ -29,6 +31,9 @@ Constraint = tuple[str, str, Any]
 def normalize_structured_outputs(params: Mapping[str, Any], holder: str) -> dict[str, Any]:
     """Return sampling parameters with structured outputs in vLLM's current spelling.
 
+    Some clients send the same constraint in vLLM's current spelling and its former one, so that
+    every release understands it.
+
     Args:
         params: Sampling parameters without null values.
         holder: Name of the object with the parameters, for messages; empty for a body.
@@ -36,6 +41,9 @@ def normalize_structured_outputs(params: Mapping[str, Any], holder: str) -> dict
     Raises:
         InvalidInput: If a structured output is invalid; the error names the parameter.
     """
+    if params.get(STRUCTURED_OUTPUTS):
+        # The backend belongs to the former spelling, and vLLM ignores it.
+        params = {name: value for name, value in params.items() if name != FORMER_BACKEND}
     _refuse_removed_parameters(params, holder)
     # ``json_object: false`` constrains nothing.
     constraints = [
@@ -66,13 +74,14 @@ def _refuse_removed_parameters(params: Mapping[str, Any], holder: str) -> None:
 
 
 def _refuse_duplicate_constraints(constraints: list[Constraint], holder: str) -> None:
-    """Refuse constraints of more than one kind, and one constraint under two names."""
-    kinds = [name for name, kind, _ in constraints if kind in CONSTRAINT_KINDS]
+    """Refuse constraints of more than one kind, and different values of one constraint."""
+    found: dict[str, tuple[str, Any]] = {}
+    for name, kind, value in constraints:
+        other, other_value = found.setdefault(kind, (name, value))
+        if value != other_value:
+            message = f"{other} and {name} set the same constraint to different values"
+            raise param_error(name, message, holder, add_name=False)
+    kinds = [name for kind, (name, _) in found.items() if kind in CONSTRAINT_KINDS]
     if len(kinds) > 1:
         message = f"an answer is held to one of {', '.join(kinds)}, not more"
         raise param_error(kinds[0], message, holder, add_name=False)
-    names: dict[str, str] = {}
-    for name, kind, _ in constraints:
-        if (other := names.setdefault(kind, name)) != name:
-            message = f"{other} and {name} are the same"
-            raise param_error(name, message, holder, add_name=False)

@@ -155,6 +155,12 @@ REMOVED: list[tuple[str, str, dict[str, Any]]] = [
     ("guided_backend", BACKEND, with_params(guided_options_request={"guided_backend": "x"})),
     ("guided_decoding_backend", BACKEND, with_params(guided_decoding_backend="x")),
     ("guided_decoding_backend", BACKEND, {**RAW, "guided_decoding_backend": "x"}),
+    (
+        "guided_decoding_backend",
+        BACKEND,
+        with_params(guided_decoding_backend="x", guided_regex="a", structured_outputs={}),
+    ),
+    ("backend", BACKEND, with_params(structured_outputs={"regex": "a", "backend": "x"})),
     ("logits_processors", PROCESSORS, with_params(logits_processors=[])),
     ("truncate_prompt_tokens", SHORTER, with_params(truncate_prompt_tokens=5)),
 ]
@@ -229,7 +235,10 @@ NO_SHAPE = f"The input has none of the forms that this worker accepts; {ACCEPTED
 NO_SHAPES: list[Any] = [{}, None, [], ["prompt"], "prompt", 7, {"prompt": None}, {"promt": "Hi"}]
 MANY_WRONG = f"more than 100 items are wrong; item 101: prompt: {PROMPT}"
 PATTERN = "structured_outputs.whitespace_pattern"
-THE_SAME = f"sampling_params: guided_whitespace_pattern and {PATTERN} are the same"
+TWO_VALUES = (
+    f"sampling_params: guided_whitespace_pattern and {PATTERN} set the same constraint to different"
+    " values"
+)
 TWO_PATTERNS = with_params(
     guided_whitespace_pattern="a", structured_outputs={"regex": "x", "whitespace_pattern": "b"}
 )
@@ -247,7 +256,7 @@ MESSAGES: list[tuple[str | None, str, Any]] = [
     ("best_of", OF_N, with_params(n=256, best_of=255)),
     ("n", TWO_MISTAKES, with_params(best_of="2", n=0)),
     ("return_token_log_probs", OUTSIDE, {**RAW, "return_token_log_probs": "yes"}),
-    (PATTERN, THE_SAME, TWO_PATTERNS),
+    (PATTERN, TWO_VALUES, TWO_PATTERNS),
     ("guided_json", ONE_KIND, {**LLM_ENGINE, "guided_json": {}, "guided_regex": "a"}),
 ]
 

@@ -146,6 +146,16 @@ def test_a_constraint_is_translated_into_vllms(params: Any, structured: Any) -> 
     assert parse_sampling(params).vllm_params == parse_sampling(**params).vllm_params == vllm
 
 
+def test_a_constraint_may_be_sent_in_the_current_spelling_and_in_the_former_one() -> None:
+    for kind, value in CONSTRAINTS.items():
+        vllm = {"structured_outputs": {kind: value}}
+        for former in spellings_of(kind, value):
+            both = {**former, **vllm, "guided_decoding_backend": "guidance"}
+            assert parse_sampling(both).vllm_params == parse_sampling(**both).vllm_params == vllm
+    with pytest.raises(InvalidInput, match="guided_regex and structured_outputs.regex set the"):
+        parse_sampling({"guided_regex": "a", "structured_outputs": {"regex": "b"}})
+
+
 # Bounds, on both paths:
 
 
