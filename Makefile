@@ -24,6 +24,7 @@ NODE_CLIENT := .clients/node/installed
 LLM_ENGINE_CLIENT := .clients/llm-engine/installed
 OPENAI_1_CLIENT := .clients/openai-1/installed
 AGENTS_SDK := .clients/openai-agents/installed
+LITELLM_PROXY := .clients/litellm-proxy/installed
 CODING_AGENTS := .clients/coding-agents/installed
 # Another release of vLLM: make test-vllm VLLM=0.30.0 (tests/vllm-releases has a file for each).
 VLLM ?= 0.31.0
@@ -147,7 +148,7 @@ test-2 test-3 test-4 test-5: test-%:
 test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
 	@$(BIN)/python -m pytest tests/unit
 
-test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(CODING_AGENTS) ## Run the tests with third-party clients (.clients, 1.2 GB)
+test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(LITELLM_PROXY) $(CODING_AGENTS) ## Run the tests with third-party clients (.clients, 1.2 GB)
 	@$(BIN)/python -m pytest tests/clients
 
 test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that use vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
@@ -358,7 +359,7 @@ $(SITE_TOOL): builder/site-requirements.txt
 $(RANDOM_MODEL)/config.json: $(INSTALLED) builder/random_model.py
 	@$(BIN)/python builder/random_model.py $(RANDOM_MODEL)
 
-$(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK): .clients/%/installed: $(INSTALLED) tests/clients/%-requirements.txt
+$(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(LITELLM_PROXY): .clients/%/installed: $(INSTALLED) tests/clients/%-requirements.txt
 	@echo "==> Creating $(@D)"
 	@$(BIN)/python -m venv $(@D)
 	@$(@D)/bin/python $(PIP) install --no-deps --no-compile --quiet \

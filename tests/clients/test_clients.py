@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from demo_model import ANSWERS
 from support import ROOT
+from support.clients.openai import LITELLM_ENVIRON
 from support.clients.scripts import client_answers, require_installed, run_client
 from support.models.minilm import DIMENSIONS
+from support.processes.http_worker import KEY, http_worker
 from support.processes.local_endpoint import LocalEndpoint
 
 ANSWER = "This worker turns a Hugging Face model into a serverless endpoint."
@@ -23,8 +25,7 @@ DESCRIPTION = {"name": "demo", "streams": True, "chunks": [1, 3, 9, 27]}
 TOKENIZERS = "lib/python*/site-packages/litellm/litellm_core_utils/tokenizers"
 ENVIRON = {
     "PATH": os.environ["PATH"],
-    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise LiteLLM downloads its price list on import
-    "LITELLM_MODE": "PRODUCTION",  # otherwise LiteLLM reads a .env file
+    **LITELLM_ENVIRON,
     # Otherwise LangChain downloads the vocabulary of OpenAI's models.
     "TIKTOKEN_CACHE_DIR": "".join(map(str, (ROOT / ".clients").glob(TOKENIZERS))),
 }
@@ -105,6 +106,21 @@ def test_litellm_assembles_a_streamed_tool_call(run_program: RunProgram) -> None
 def test_instructor_extracts_data_in_both_modes(run_program: RunProgram) -> None:
     extracted = {"tools": JOB, "json schema": DESCRIPTION}
     assert run_program(PYTHON_CLIENTS)["instructor"] == extracted
+
+
+def test_guidance_constrains_an_answer_to_its_grammar(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
+    PYTHON.require()
+    # guidance's grammars have a syntax of their own.
+    settings = {"STRUCTURED_OUTPUTS_CONFIG": '{"backend": "guidance"}', "SERVE_API_KEY": KEY}
+    program = (Path(__file__).parent / "programs" / "guidance_calls.py").read_text()
+    with http_worker({**worker_environ, **settings}, tmp_path / "log") as worker:
+        command = [*PYTHON.command, f"{worker.url}/v1", KEY, "demo"]
+        answers = client_answers(command, ENVIRON, PYTHON.folder, program)
+    # guidance captures nothing from a text that does not match the whole grammar.
+    assert answers["choice"] in {"ochre", "umber"}
+    assert re.fullmatch("[0-9]{3}-[0-9]{2}", answers["regex"])
 
 
 # Examples that need a client in .clients or an adapter:

@@ -1,12 +1,24 @@
-"""Tests of several versions of OpenAI's client, through the proxy and with the transport."""
+"""Tests of OpenAI's client: several versions, through the proxy and with the transport.
+
+The newest version also reaches the proxy through LiteLLM's.
+"""
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from demo_model import ANSWERS
-from support.clients.openai import NEWEST, PROXY, TRANSPORT, OpenAIHost, endpoint_host
+from support.clients.openai import (
+    NEWEST,
+    PROVIDER,
+    PROXY,
+    TRANSPORT,
+    OpenAIHost,
+    endpoint_host,
+    litellm_host,
+)
 from support.models.minilm import DIMENSIONS
 from support.processes.local_endpoint import LocalEndpoint
 
@@ -39,21 +51,32 @@ def run_part(host: OpenAIHost, version: str, part: str) -> Any:
     return host.run_calls(version, part)
 
 
-def test_a_chat_is_the_same_whole_and_streamed_with_asyncio_and_without(
-    version: str, platform_host: OpenAIHost
-) -> None:
-    answers = run_part(platform_host, version, "chats")
+def check_chats(answers: dict[str, Any]) -> None:
     for found in (answers, answers["async"]):
         assert found["whole"] == COUNT_ANSWER
         # vLLM merges tokens that are not read immediately, on a busy machine all after the first.
         assert ("".join(found["pieces"]), len(found["pieces"]) > 1) == (COUNT_ANSWER, True)
+    assert answers["calls"] == [["job_status", {"job_id": "42"}]]
+    assert answers["embeddings"] == [DIMENSIONS] * 2
 
 
-def test_embeddings_models_and_errors_come_from_the_worker(
+def check_batch(found: dict[str, Any]) -> None:
+    assert (found["batch"]["status"], found["batch"]["metadata"]) == ("completed", {"a": "b"})
+    assert found["batch"]["request_counts"] == {"total": 20, "completed": 20, "failed": 0}
+    assert list(found["answers"]) == [f"c{number}" for number in range(20)]
+    assert all(text.startswith(ANSWER_START) for text in found["answers"].values())
+    assert [found[name] for name in ("listed", "files", "deleted")] == [True] * 3
+    assert (int(found["refusal"]["code"]), found["refusal"]["param"]) == (404, "batch_id")
+
+
+def test_a_chat_is_the_same_whole_and_streamed_with_asyncio_and_without(
     version: str, platform_host: OpenAIHost
 ) -> None:
+    check_chats(run_part(platform_host, version, "chats"))
+
+
+def test_models_and_errors_come_from_the_worker(version: str, platform_host: OpenAIHost) -> None:
     found = run_part(platform_host, version, "chats")
-    assert found["embeddings"] == [DIMENSIONS] * 2
     assert {"demo", "tiny/demo", "minilm"} <= set(found["models"])
     assert (found["refusal"]["code"], "gpt-4" in found["refusal"]["message"]) == (404, True)
 
@@ -61,10 +84,24 @@ def test_embeddings_models_and_errors_come_from_the_worker(
 def test_a_client_runs_lists_and_reads_a_batch_and_deletes_its_files(
     version: str, platform_host: OpenAIHost
 ) -> None:
-    found = run_part(platform_host, version, "batches")
-    assert (found["batch"]["status"], found["batch"]["metadata"]) == ("completed", {"a": "b"})
-    assert found["batch"]["request_counts"] == {"total": 20, "completed": 20, "failed": 0}
-    assert list(found["answers"]) == [f"c{number}" for number in range(20)]
-    assert all(text.startswith(ANSWER_START) for text in found["answers"].values())
-    assert [found[name] for name in ("listed", "files", "deleted")] == [True] * 3
-    assert (found["refusal"]["code"], found["refusal"]["param"]) == (404, "batch_id")
+    check_batch(run_part(platform_host, version, "batches"))
+
+
+@pytest.fixture(scope="module")
+def litellm(
+    make_endpoint: LocalEndpoint, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[OpenAIHost]:
+    """Reach a worker through LiteLLM's proxy, in front of the proxy."""
+    folder = tmp_path_factory.mktemp("litellm")
+    with litellm_host(make_endpoint, ["demo", "minilm"], folder) as found:
+        yield found
+
+
+def test_litellms_proxy_forwards_chats_tools_and_embeddings(litellm: OpenAIHost) -> None:
+    check_chats(litellm.run_calls(NEWEST, "chats"))
+
+
+def test_litellms_proxy_forwards_files_and_batches(litellm: OpenAIHost) -> None:
+    # The provider is part of the address, because neither a file nor a batch names a model.
+    host = replace(litellm, address=f"{litellm.address}/{PROVIDER}")
+    check_batch(host.run_calls(NEWEST, "batches"))

@@ -22,6 +22,13 @@ COUNT: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Count to ten."}],
     "temperature": 0,
 }
+TOOL: dict[str, Any] = {
+    "type": "function",
+    "function": {
+        "name": "job_status",
+        "parameters": {"type": "object", "properties": {"job_id": {"type": "string"}}},
+    },
+}
 FINAL_STATUSES = {"completed", "failed", "expired", "cancelled"}
 PATIENCE_S = 300
 
@@ -66,17 +73,25 @@ async def chats_async() -> dict[str, Any]:
         return {"whole": whole.choices[0].message.content, "pieces": pieces}
 
 
+def tool_calls(client: openai.OpenAI) -> list[tuple[str, Any]]:
+    messages = [{"role": "user", "content": "Is job 42 done?"}]
+    whole = client.chat.completions.create(**{**COUNT, "messages": messages, "tools": [TOOL]})
+    calls = [call.to_dict()["function"] for call in whole.choices[0].message.tool_calls or ()]
+    return [(call["name"], json.loads(call["arguments"])) for call in calls]
+
+
 def chats(client: openai.OpenAI) -> dict[str, Any]:
     events = client.chat.completions.create(**COUNT, stream=True)
     found = client.embeddings.create(model="minilm", input=["Hi", "Hello"])
     try:
         text(client, model="gpt-4")
-    except openai.NotFoundError as error:
+    except openai.APIStatusError as error:
         refusal = error.body
     return {
         "whole": text(client),
         "pieces": [event.choices[0].delta.content or "" for event in events],
         "async": asyncio.run(chats_async()),
+        "calls": tool_calls(client),
         "embeddings": [len(one.embedding) for one in found.data],
         "refusal": refusal,
         "models": [model.id for model in client.models.list()],

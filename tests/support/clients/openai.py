@@ -1,7 +1,9 @@
 """Versions of OpenAI's client, each in a separate process, and the ways to reach a worker."""
 
+import json
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +12,20 @@ from typing import Any
 from support import ROOT
 from support.clients.proxy import ACCOUNT, client_proxy
 from support.clients.scripts import client_answers, require_installed
-from support.processes.http_worker import KEY
+from support.processes.http_worker import KEY, start_server
 from support.processes.local_endpoint import LocalEndpoint
 
 FOLDERS = {"1": ROOT / ".clients" / "openai-1", "2": ROOT / ".clients"}
 NEWEST = "3"
 PROXY, TRANSPORT = "proxy", "transport"
+LITELLM = ROOT / ".clients" / "litellm-proxy"
+# LiteLLM's provider for servers like vLLM's.
+PROVIDER = "hosted_vllm"
+GATEWAY_KEY = "sk-gateway"
+LITELLM_ENVIRON = {
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise LiteLLM downloads its price list on import
+    "LITELLM_MODE": "PRODUCTION",  # otherwise LiteLLM reads a .env file
+}
 
 
 @dataclass(frozen=True)
@@ -47,3 +57,33 @@ def endpoint_host(way: str, endpoint: LocalEndpoint, log: Path) -> Iterator[Open
         return
     with client_proxy(endpoint.api_url, log, PROXY_API_KEY=KEY) as proxy:
         yield OpenAIHost(way, proxy.url)
+
+
+@contextmanager
+def litellm_host(
+    endpoint: LocalEndpoint, models: Sequence[str], folder: Path
+) -> Iterator[OpenAIHost]:
+    """Return a host for a local endpoint, through LiteLLM's proxy in front of a proxy.
+
+    Args:
+        endpoint: The endpoint.
+        models: Names of the models that LiteLLM's proxy forwards.
+        folder: Directory for the proxies' files, and LiteLLM's home.
+    """
+    require_installed(LITELLM)
+    with client_proxy(endpoint.api_url, folder / "proxy.log", PROXY_API_KEY=KEY) as proxy:
+        access = {"api_base": f"{proxy.url}/v1", "api_key": KEY}
+        config = {
+            "model_list": [
+                {"model_name": name, "litellm_params": {"model": f"{PROVIDER}/{name}", **access}}
+                for name in models
+            ],
+            "files_settings": [{"custom_llm_provider": PROVIDER, **access}],
+            "general_settings": {"master_key": GATEWAY_KEY},
+        }
+        (folder / "config.yaml").write_text(json.dumps(config))
+        environ = {**LITELLM_ENVIRON, "PATH": os.environ["PATH"], "HOME": str(folder)}
+        command = (LITELLM / "bin" / "litellm", "--config", folder / "config.yaml")
+        options = ("--host", "127.0.0.1", "--port", "0")
+        with start_server((*command, *options), environ, folder / "log") as gateway:
+            yield OpenAIHost(PROXY, gateway.url, GATEWAY_KEY)

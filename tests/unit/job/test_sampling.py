@@ -152,7 +152,7 @@ def test_a_constraint_may_be_sent_in_the_current_spelling_and_in_the_former_one(
         for former in spellings_of(kind, value):
             both = {**former, **vllm, "guided_decoding_backend": "guidance"}
             assert parse_sampling(both).vllm_params == parse_sampling(**both).vllm_params == vllm
-    with pytest.raises(InvalidInput, match="guided_regex and structured_outputs.regex set the"):
+    with pytest.raises(InvalidInput, match=r"guided_regex and structured_outputs\.regex set"):
         parse_sampling({"guided_regex": "a", "structured_outputs": {"regex": "b"}})
 
 

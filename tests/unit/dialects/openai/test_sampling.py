@@ -61,12 +61,9 @@ def test_a_chat_takes_the_temperature_of_the_caller_of_the_model_or_0_7(
 
 
 def test_structured_output_keys_get_vllms_current_name(prepare: Prepare) -> None:
-    both = {"guided_regex": "a+", "structured_outputs": {"regex": "a+"}}
-    for sent in (
-        {"guided_regex": "a+"},
-        {"guided_options_request": {"guided_regex": "a+"}},
-        {**both, "guided_decoding_backend": "guidance"},
-    ):
+    former: Any = {"guided_regex": "a+", "guided_decoding_backend": "guidance"}
+    both = {**former, "structured_outputs": {"regex": "a+"}}
+    for sent in ({"guided_regex": "a+"}, {"guided_options_request": {"guided_regex": "a+"}}, both):
         result = prepare(COMPLETIONS, prompt="", **sent)
         assert result.body == {"prompt": "", "model": "demo", "structured_outputs": {"regex": "a+"}}
 
