@@ -34,7 +34,7 @@ def build_files() -> dict[str, str]:
         ".runpod/hub.json": _json(forms.hub()),
         ".runpod/load-balancing/hub.json": _json(forms.hub(endpointType="LB")),
         "src/llm_worker_client/deploy/settings.json": _json(client.settings(catalogue, release)),
-        "src/llm_worker_client/deploy/pools.json": _json({pool.id: pool.gb for pool in POOLS}),
+        "src/llm_worker_client/deploy/pools.json": _json(_gpu_pools()),
         "docs/settings.md": pages.build_settings_page(catalogue, release),
         "docs/reference/limits.md": pages.build_limits_page(),
         **recipes.build_files(),
@@ -48,6 +48,10 @@ def find_outdated(files: Mapping[str, str]) -> list[str]:
         for name, content in files.items()
         if not (ROOT / name).is_file() or (ROOT / name).read_text() != content
     ]
+
+
+def _gpu_pools() -> dict[str, Any]:
+    return {pool.id: {"gb": pool.gb, "gpus": [gpu.name for gpu in pool.types]} for pool in POOLS}
 
 
 def _json(content: Mapping[str, Any]) -> str:

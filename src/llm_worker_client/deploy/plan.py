@@ -1,6 +1,5 @@
 """Validates the desired state of an endpoint, and converts it to the body of a request."""
 
-import difflib
 import json
 import re
 from collections.abc import Iterator
@@ -12,14 +11,15 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from llm_worker_client.deploy.errors import PlanError
-from llm_worker_client.deploy.settings import LISTING, contains_secret
+from llm_worker_client.deploy.settings import LISTING, contains_secret, find_similar_name
 
-# Memory in GB of each GPU of a pool, by the platform's name of the pool.
-POOLS: dict[str, int] = json.loads(
+# The GB of each GPU and the names of the GPUs, by the platform's name of the pool.
+POOLS: dict[str, dict[str, Any]] = json.loads(
     resources.files(__package__).joinpath("pools.json").read_text(encoding="utf-8")
 )
 _POOLS_BY_GB = {
-    gb: [name for name, size in POOLS.items() if size == gb] for gb in sorted({*POOLS.values()})
+    gb: [name for name, pool in POOLS.items() if pool["gb"] == gb]
+    for gb in sorted({pool["gb"] for pool in POOLS.values()})
 }
 _POOLS_TEXT = ", ".join(f"{gb} GB: {' '.join(names)}" for gb, names in _POOLS_BY_GB.items())
 
@@ -32,6 +32,8 @@ KV_CACHE_FACTOR = 1.2
 _QUANTIZED_PREFIXES = ("awq", "gptq")
 # The CUDA version of a variant of the image, at the end of its tag: 0.1.0-vllm0.32.0-cu129.
 _CUDA_TAG = re.compile(r"-cu(\d+)(\d)$")
+# Words and characters that names of GPUs may lack.
+_GPU_WORDS = re.compile(r"NVIDIA|GEFORCE|RTX|[\s_-]")
 _TIMEOUT_SETTING = "EXECUTION_TIMEOUT_S"
 # GB of a container's disk that caches and a download's temporary files may need.
 _SPARE_DISK_GB = 5
@@ -185,7 +187,7 @@ def validate_plan(
     unknown = [key for key in problems if not problems[key] and key not in LISTING.known_variables]
     remarks = [problem for problem in problems.values() if problem]
     remarks += [f"{name} is no setting of the worker: passed on" for name in unknown]
-    remarks += [f"gpu_pools: {name} is not known here" for name in pools if name not in POOLS]
+    remarks += [_describe_unknown_pool(name) for name in pools if name not in POOLS]
     if plan.gpu_pools is None:
         remarks += [f"gpu_pools: {' '.join(pools)}, by the size in the model's name"]
     if weights and weights > plan.disk_gb - _SPARE_DISK_GB and not plan.volumes:
@@ -233,10 +235,10 @@ def smallest_gpu_pools(gb: float) -> list[str]:
 def _describe_field_error(error: Any) -> str:
     field = ".".join(map(str, error["loc"]))
     if error["type"] == "extra_forbidden":
-        similar = difflib.get_close_matches(field, EndpointPlan.model_fields, n=1)
+        similar = find_similar_name(field, EndpointPlan.model_fields)
         names = ", ".join(EndpointPlan.model_fields)
-        hint = f"; did you mean {similar[0]}?" if similar else f": {names}"
-        return f"{field}: a plan has no such field{hint}"
+        hint = f"did you mean {similar}?" if similar else f"its fields are {names}"
+        return f"{field}: a plan has no such field; {hint}"
     if error["type"] == "missing":
         return f"{field}: it is required, as --{field} or in the file"
     advice = "; write a text, in quotes" if error["type"] == "string_type" else ""
@@ -254,6 +256,27 @@ def _find_contradictions(plan: EndpointPlan, pools: list[str]) -> Iterator[str]:
     for name in pools:
         if name not in POOLS and name.upper() in POOLS:
             yield f"gpu_pools: {name} is written {name.upper()}"
+        elif owners := _pools_with_gpu(name):
+            yield f"gpu_pools: {name} is a GPU: name its pool, {' or '.join(owners)}"
+
+
+def _pools_with_gpu(name: str) -> list[str]:
+    """Return the pools that contain a GPU; an abbreviated name such as H100 is sufficient."""
+    wanted, found = _GPU_WORDS.sub("", name.upper()), list[str]()
+    for pool_id, pool in POOLS.items():
+        names = (_GPU_WORDS.sub("", gpu.upper()) for gpu in pool["gpus"])
+        if wanted and any(gpu.startswith(wanted) for gpu in names):
+            found.append(pool_id)
+    return found
+
+
+def _describe_unknown_pool(name: str) -> str:
+    similar = find_similar_name(name.upper(), POOLS)
+    hint = f"did you mean {similar}?" if similar else f"it knows {' '.join(POOLS)}"
+    return (
+        f"gpu_pools: this client does not know {name}, which is sent as it is: the platform "
+        f"refuses pools that don't exist ({hint})"
+    )
 
 
 def _find_volume_remarks(volumes: list[str]) -> Iterator[str]:

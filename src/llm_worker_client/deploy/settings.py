@@ -14,8 +14,9 @@ from pydantic import BaseModel, ConfigDict
 MASK = "***"
 # Minimum length in characters of a masked secret. Shorter ones would match other strings.
 MIN_SECRET_LENGTH = 8
-# Minimum similarity of a misspelled name to the correct one (difflib's ratio, 0 to 1).
-MIN_SIMILARITY = 0.86
+# Minimum similarity of a misspelled name to the correct one (difflib's ratio, 0 to 1). Names of
+# settings must be more similar, since other programs' variables resemble them.
+MIN_SIMILARITY, MIN_SETTING_SIMILARITY = 0.75, 0.86
 
 _BOUNDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 _BOOLEANS = frozenset({"0", "1", "false", "true", "no", "yes", "off", "on"})
@@ -74,8 +75,8 @@ class AllowedValues(BaseModel):
 
     def advice(self, value: str) -> str:
         """Return a hint about the allowed values, for a message that does not quote the value."""
-        similar = difflib.get_close_matches(value.lower(), self.choices, n=1)
-        suggestion = [f"did you mean {similar[0]}?"] if similar else []
+        similar = find_similar_name(value.lower(), self.choices)
+        suggestion = [f"did you mean {similar}?"] if similar else []
         return " ".join([*suggestion, self.accepted or f"one of {', '.join(self.choices)}"])
 
     def _is_in_bounds(self, value: str) -> bool:
@@ -154,9 +155,7 @@ class SettingsListing(BaseModel):
             return self.meant[upper]
         if (without_prefix := upper.removeprefix("VLLM_")) in self.setting_names:
             return without_prefix
-        names = sorted(self.setting_names)
-        similar = difflib.get_close_matches(upper, names, n=1, cutoff=MIN_SIMILARITY)
-        return similar[0] if similar else None
+        return find_similar_name(upper, sorted(self.setting_names), MIN_SETTING_SIMILARITY)
 
 
 LISTING = SettingsListing.model_validate_json(
@@ -185,6 +184,13 @@ class SecretMasker:
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, MASK)
         return _SECRET_VALUE.sub(MASK, text)
+
+
+def find_similar_name(
+    name: str, known: Iterable[str], min_similarity: float = MIN_SIMILARITY
+) -> str | None:
+    """Return the known name that a misspelled name probably means; None if none is similar."""
+    return next(iter(difflib.get_close_matches(name, list(known), 1, min_similarity)), None)
 
 
 def contains_secret(name: str, value: str) -> bool:
