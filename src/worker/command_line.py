@@ -1,10 +1,11 @@
 """Parses the worker's command line; suggests the nearest known argument for an unknown one."""
 
 import argparse
-import difflib
 from argparse import Namespace
 from collections.abc import Sequence
 from typing import NoReturn
+
+from worker.validation import find_similar_names
 
 # Flags that the SDK reads from the same command line.
 SDK_FLAGS = (
@@ -63,6 +64,6 @@ def read_command_line(arguments: Sequence[str] | None = None) -> Namespace:
 def _unknown_argument_message(word: str, parser: argparse.ArgumentParser) -> str:
     flag = "--" + word.partition("=")[0].lstrip("-").replace("-", "_")
     flags = [name for action in parser._actions for name in action.option_strings]
-    near = difflib.get_close_matches(flag, flags, n=1)
+    near = find_similar_names(flag, flags)
     hint = f": did you mean {near[0]}?" if near else ""
     return f"unknown argument {word}{hint}"

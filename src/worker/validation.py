@@ -16,6 +16,9 @@ MAX_KEY_LENGTH = 64
 MAX_METADATA_PAIRS = 16
 MAX_METADATA_LENGTHS = (64, 512)
 
+# Minimum similarity of a misspelled name to the correct one (``difflib``'s ratio, 0 to 1).
+MIN_SIMILARITY = 0.75
+
 # Prefix of sampling parameters in messages; ``param`` names them without it, as vLLM does.
 SAMPLING_PARAMS = "sampling_params"
 
@@ -149,10 +152,21 @@ def unknown_key_message(
     if len(key) > MAX_KEY_LENGTH:
         return f"unknown key {key[:MAX_KEY_LENGTH]!r}..."
     hints = key_hints or {}
-    near = next(iter(difflib.get_close_matches(key, [*known_keys, *hints], n=1)), key)
+    # Names that share a long path would always be similar.
+    parent, _, name = key.rpartition(".")
+    paths = [known.rpartition(".") for known in (*known_keys, *hints)]
+    siblings = {path[2]: "".join(path) for path in paths if path[0] == parent}
+    near = next((siblings[known] for known in find_similar_names(name, siblings)), key)
     suggestion = f"did you mean {near!r}? " if near != key else ""
     remedy = f"{suggestion}{hints.get(near, '')}".strip()
     return f"unknown key {key!r}" + (f": {remedy}" if remedy else "")
+
+
+def find_similar_names(
+    name: str, known: Iterable[str], count: int = 1, min_similarity: float = MIN_SIMILARITY
+) -> list[str]:
+    """Return the known names that a misspelled name may mean, the most similar first."""
+    return difflib.get_close_matches(name, list(known), count, min_similarity)
 
 
 def drop_nulls(values: Mapping[Any, Any]) -> dict[str, Any]:

@@ -1,12 +1,12 @@
 """The names of settings: aliases, removed settings, and checks for unknown names."""
 
-import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 from worker.settings import history
 from worker.settings.mistakes import Mistake
+from worker.validation import find_similar_names
 
 # Settings that set an option of vLLM with another name.
 OPTION_BY_SETTING = {
@@ -170,8 +170,8 @@ PLATFORM_SETTINGS = frozenset(
     RUNPOD_DC_ID RUNPOD_ENDPOINT_BASE_URL RUNPOD_ENDPOINT_ID RUNPOD_POD_ID RUNPOD_VOLUME_ID
     """.split()
 )
-# Minimum similarity (``difflib`` ratio, 0 to 1) of a misspelled name to a known name.
-SIMILARITY_CUTOFF = 0.86
+# Minimum similarity of a misspelled setting: other programs' variables resemble settings.
+MIN_SETTING_SIMILARITY = 0.86
 
 _LIBRARY_PREFIXES = ("HF_", "RUNPOD_", "VLLM_")
 
@@ -204,7 +204,7 @@ def guess_setting(name: str, names: Iterable[str]) -> str | None:
     # Operators add the prefix of vLLM's own variables to its options, which have no prefix.
     if (unprefixed := name.removeprefix("VLLM_")) != name and unprefixed in names:
         return unprefixed
-    near = difflib.get_close_matches(name, names, n=1, cutoff=SIMILARITY_CUTOFF)
+    near = find_similar_names(name, names, min_similarity=MIN_SETTING_SIMILARITY)
     return near[0] if near else None
 
 

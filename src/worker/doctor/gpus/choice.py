@@ -1,6 +1,5 @@
 """Parses ``--gpu`` (a pool or a type of GPU, and a count) and the file of ``--prices``."""
 
-import difflib
 import json
 import re
 import tomllib
@@ -15,12 +14,15 @@ from worker.doctor.gpus.pools import POOLS, GpuType
 from worker.engine.machine import Gpu, Machine
 from worker.errors import StartFailed
 from worker.process.estimates import GIB
+from worker.validation import find_similar_names
 
 ALL_POOLS = "all"
 # Words that can be omitted in names of GPUs.
 _OPTIONAL_WORDS = re.compile(r"nvidia|geforce|generation|rtx|[\s_-]")
 # A name and a count of at most 99; larger numbers belong to the name, as in "rtx 4090".
 _NAME_AND_COUNT = re.compile(r"(.+)[x*]\s*0*([1-9]\d?)")
+# Minimum similarity of a misspelled name, which has three or four characters.
+_MIN_SIMILARITY = 0.65
 _PRICES = TypeAdapter(dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]])
 
 
@@ -113,7 +115,7 @@ def _suggest_names(name: str) -> str:
     ids = [pool.id for pool in POOLS]
     names = [*ids, *(kind.name for pool in POOLS for kind in pool.types)]
     written = {known.upper(): known for known in names}
-    near = difflib.get_close_matches(name.upper(), written, n=3, cutoff=0.5)
+    near = find_similar_names(name.upper(), written, 3, _MIN_SIMILARITY)
     if near:
         return f"did you mean {' or '.join(written[one] for one in near)}?"
     return f"pools are {', '.join(ids)}"

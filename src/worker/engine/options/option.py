@@ -2,7 +2,6 @@
 
 import argparse
 import contextlib
-import difflib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from worker.settings.values import (
     parse_scalar,
     split_adapter_list,
 )
+from worker.validation import find_similar_names
 
 # Pairs that operators may write instead of a JSON object, such as image=1,video=0.
 _PAIRS_PATTERN = re.compile(r"\w+=[^,=]+(,\s*\w+=[^,=]+)*")
@@ -245,7 +245,7 @@ def describe_choices(choices: Sequence[str], wrong_value: str) -> str:
     matches = [name for name in lower if prefix and name.startswith(prefix)][:_MAX_SUGGESTIONS]
     # A number with similar digits is not a useful suggestion.
     if not matches and not wrong_value.isdecimal():
-        matches = difflib.get_close_matches(prefix, lower, n=1)
+        matches = find_similar_names(prefix, lower)
     hint = f"did you mean {' or '.join(lower[name] for name in matches)}? " if matches else ""
     return f"{hint}One of {', '.join(choices)}" if hint else f"one of {', '.join(choices)}"
 
