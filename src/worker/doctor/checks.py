@@ -196,7 +196,11 @@ def check_startup_timeout(
     }
     total = sum(parts.values())
     steps = ", ".join(f"{math.ceil(time)} s {name}" for name, time in parts.items() if time >= 1)
-    text = f"about {math.ceil(total)} s ({steps}) of {limit} s"
+    origin = INIT_TIMEOUT if value else f"the default of {INIT_TIMEOUT}"
+    text = (
+        f"about {math.ceil(total)} s ({steps}); the platform stops a start after {limit} s "
+        f"({origin})"
+    )
     if total > limit:
         proposed = math.ceil(total * TIMEOUT_MARGIN / ROUND_S) * ROUND_S
         volume = ", or put the model on a network volume" if download >= 1 else ""
