@@ -31,7 +31,7 @@ _MAX_GPUS = 8
 # Proposed contexts are rounded down to a multiple of this number of tokens.
 _MULTIPLE = 1024
 # Maximum number of characters of a refusal: vLLM's contains lengthy advice.
-_MAX_REFUSAL_LENGTH = 300
+_MAX_REFUSAL_LENGTH = 400
 _SMALLER = "take a smaller model, or one that is quantised"
 
 

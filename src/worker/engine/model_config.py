@@ -4,7 +4,6 @@ from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from textwrap import shorten
 from typing import Any
 
 import transformers
@@ -14,7 +13,7 @@ from pydantic import ValidationError
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.option import join_validation_messages
 from worker.engine.seam.locations import import_from_vllm
-from worker.engine.seam.translation import START_ERRORS
+from worker.engine.seam.translation import START_ERRORS, shorten_to_sentences
 from worker.errors import StartFailed, replace_options_by_settings
 from worker.settings.environment import process_environ, set_variable
 
@@ -33,7 +32,7 @@ ALLOW_LONG_CONTEXT = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
 # A length in tokens that exceeds the length of any sequence.
 _UNBOUNDED_LENGTH = 2**31
 # Maximum length of a message in characters, since some messages list everything that vLLM supports.
-_MAX_MESSAGE_LENGTH = 300
+_MAX_MESSAGE_LENGTH = 400
 
 TRANSCRIPTION_ONLY = (
     "the model does nothing but write down speech, and no route of the worker serves that"
@@ -167,7 +166,7 @@ def describe_vllm_error(error: Exception) -> str:
     """Return vLLM's error message in one line, with settings instead of its options."""
     text = join_validation_messages(error) if isinstance(error, ValidationError) else str(error)
     return replace_options_by_settings(
-        shorten(text, _MAX_MESSAGE_LENGTH, placeholder=" ...") or type(error).__name__
+        shorten_to_sentences(text, _MAX_MESSAGE_LENGTH) or type(error).__name__
     )
 
 

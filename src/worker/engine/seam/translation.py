@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from itertools import accumulate
+from textwrap import shorten
 from typing import Any
 
 import vllm.exceptions
@@ -43,6 +44,8 @@ TYPE_LABELS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 # Timestamp and location in xgrammar's own source, at the start of its messages.
 SOURCE_LOCATION = re.compile(r"\[\d\d:\d\d:\d\d\] /[A-Za-z0-9_./-]{1,100}:\d{1,6}: ")
 
+_SENTENCE_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)[.!?](?= [A-Z])")
+
 # Maximum number of validation errors to read for one message. A list has several per wrong item.
 MAX_ERRORS = 1_000
 
@@ -57,6 +60,15 @@ REPLACED_MESSAGES = {
         "prompt: a text that is not empty, a list of token ids, or a list of either"
     ),
 }
+
+
+def shorten_to_sentences(text: str, max_length: int) -> str:
+    """Return a text in one line; if it is too long, the whole sentences that fit, or an excerpt."""
+    line = " ".join(text.split())
+    if len(line) <= max_length:
+        return line
+    ends = [match.end() for match in _SENTENCE_END.finditer(line) if match.end() <= max_length]
+    return line[: ends[-1]] if ends else shorten(line, max_length, placeholder=" …")
 
 
 def _safe_error_message(error: Exception) -> str:

@@ -22,7 +22,7 @@ from worker.errors import StartFailed
 _MODEL_OPTIONS = frozenset({"MODEL", "REVISION", "HF_CONFIG_PATH"})
 # Maximum length of a message in characters: some messages contain long advice or list everything
 # that vLLM supports.
-_MAX_MESSAGE_LENGTH = 300
+_MAX_MESSAGE_LENGTH = 400
 _REFUSAL_ERRORS = (*CONFIG_ERRORS, StartFailed)
 
 

@@ -9,7 +9,6 @@ import contextlib
 import errno
 import re
 from collections.abc import Collection, Iterator, Sequence
-from textwrap import shorten
 from typing import Any
 
 from pydantic import ValidationError
@@ -18,7 +17,7 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.options.automatic import MEMORY_OPTION
 from worker.engine.options.option import join_validation_messages
 from worker.engine.run.healing.core import CoreFailed
-from worker.engine.seam.translation import START_ERRORS, is_out_of_memory
+from worker.engine.seam.translation import START_ERRORS, is_out_of_memory, shorten_to_sentences
 from worker.engine.start.fitting import NUM_GPU_BLOCKS_OVERRIDE
 from worker.engine.start.model_files import explain_load_failure, explain_refusal
 from worker.errors import MAX_MESSAGE_LENGTH, MachineUnfit, StartFailed, replace_options_by_settings
@@ -175,7 +174,7 @@ def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) ->
         case _:
             text = str(error)
     text = text.partition(_LIST_OF_ARCHITECTURES)[0]
-    line = shorten(text, max_length, placeholder=" …") or type(error).__name__
+    line = shorten_to_sentences(text, max_length) or type(error).__name__
     line = _OPTION.sub(
         lambda found: found[1].upper() + (found[2] or ""), replace_options_by_settings(line)
     )

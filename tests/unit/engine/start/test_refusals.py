@@ -138,3 +138,16 @@ def test_options_that_a_message_quotes_are_written_as_settings() -> None:
     quoted = "Try decreasing `max_model_len`, or set `trust_remote_code=True` for `FooModel`."
     written = "Try decreasing MAX_MODEL_LEN, or set TRUST_REMOTE_CODE=True for `FooModel`"
     assert error_message(ValueError(quoted)) == written
+
+
+@pytest.mark.parametrize(
+    ("message", "shortened"),
+    [
+        ("One. Two is\n  longer.", "One. Two is longer"),
+        ("One. Two. Three is too long.", "One. Two"),
+        ("A config.json of 1.5 GB, e.g. X. Next", "A config.json of 1.5 GB, e.g. X"),
+        ("one sentence that is too long for it", "one sentence that is too long …"),
+    ],
+)
+def test_a_long_message_is_cut_at_the_end_of_a_sentence(message: str, shortened: str) -> None:
+    assert error_message(ValueError(message), max_length=len(shortened) + 1) == shortened
