@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from prometheus_client import REGISTRY
+from prometheus_fastapi_instrumentator.middleware import PrometheusInstrumentatorMiddleware
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -34,6 +36,8 @@ log = logging.getLogger(__name__)
 
 # Paths of the most frequent requests.
 FIRST_PATHS = {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
+# Prefix of the metrics of the app's middleware.
+_HTTP_METRICS_PREFIX = "http_"
 # Values of ``param`` in vLLM's refusal of a prompt that is too long.
 TOO_LONG_PARAMS = {"input_tokens", "input_text"}
 
@@ -194,7 +198,7 @@ def _shorten_path_of_requests(app: Any) -> None:
 
     Without the app's exception handlers, exceptions are translated as for raw jobs. Handlers for
     the framework's own HTTP errors stay. No call has an origin, so the middleware for browsers does
-    nothing but pass on each event.
+    nothing but pass on each event. The worker's own metrics replace those of the middleware.
     """
     http_handlers = {
         error: handler
@@ -202,10 +206,15 @@ def _shorten_path_of_requests(app: Any) -> None:
         if isinstance(error, type) and issubclass(error, HTTPException)
     }
     EXCEPTION_HANDLERS.replace(app, http_handlers)
-    app.user_middleware = [each for each in app.user_middleware if each.cls is not CORSMiddleware]
+    unused = (CORSMiddleware, PrometheusInstrumentatorMiddleware)
+    app.user_middleware = [each for each in app.user_middleware if each.cls not in unused]
     # vLLM has already built the middleware stack, with the previous handlers.
     app.middleware_stack = app.build_middleware_stack()
-    # Each request tries the patterns of all routes before its own, and its metrics do so again.
+    # The middleware's metrics would stay 0.
+    for collector in list(REGISTRY._collector_to_names):
+        if getattr(collector, "_name", "").startswith(_HTTP_METRICS_PREFIX):
+            REGISTRY.unregister(collector)
+    # Each request tries the patterns of all routes before its own.
     app.router.routes.sort(key=lambda route: getattr(route, "path", "") not in FIRST_PATHS)
 
 
