@@ -148,7 +148,7 @@ test-2 test-3 test-4 test-5: test-%:
 test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
 	@$(BIN)/python -m pytest tests/unit
 
-test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(LITELLM_PROXY) $(CODING_AGENTS) ## Run the tests with third-party clients (.clients, 1.2 GB)
+test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(LITELLM_PROXY) $(CODING_AGENTS) ## Run the tests with third-party clients (.clients, 1.8 GB)
 	@$(BIN)/python -m pytest tests/clients
 
 test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that use vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
