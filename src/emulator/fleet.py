@@ -177,7 +177,7 @@ class Fleet:
             worker.unhealthy = failures > 0
             delay_s = min(2.0**failures, _MAX_RESTART_DELAY_S)
             self.announce(
-                f"{worker.id} exited {_describe_exit(status)}; it is started again in {delay_s:g} s"
+                f"{worker.id} exited {_describe_exit(status)}; restarting in {delay_s:g} s"
             )
             if failures or status > 0:
                 self.announce(_format_log_excerpt(log, log_offset))
@@ -200,7 +200,9 @@ class Fleet:
             await _wait_for_first(process.wait(), startup)
             elapsed = f"after {time.monotonic() - start:.1f} s"
             if worker.has_failed_start:
-                self.announce(f"{worker.id}'s start failed {elapsed}; it answers why:")
+                self.announce(
+                    f"{worker.id}failed to start {elapsed}; it answers jobs with the reason:"
+                )
                 self.announce(_format_log_excerpt(log, log_offset))
             if worker.ready:
                 self.announce(f"{worker.id} is ready {elapsed}")

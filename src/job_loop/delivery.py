@@ -43,8 +43,8 @@ class Delivery:
         self._record.chunks += 1
         if self._result_bytes > MAX_RESULT_BYTES:
             raise AnswerTooLarge(
-                f"The answer has more than {MAX_RESULT_BYTES:,} bytes in all, which the platform "
-                "does not keep: ask for less, or for fewer prompts in one job."
+                f"The answer has more than the {MAX_RESULT_BYTES:,} bytes that the platform "
+                "stores: ask for less, or for fewer prompts in one job."
             )
         if self._record.is_whole:
             return

@@ -158,7 +158,7 @@ class JobLoop:
 
     def _on_signal(self, received_signal: int) -> None:
         log.info(
-            "%s: no further job is taken, %d running jobs have %g s to end",
+            "%s: taking no more jobs; %d running jobs have %g s to finish",
             signal.Signals(received_signal).name,
             len(self._job_tasks),
             self._limits.grace_s,
@@ -172,7 +172,7 @@ class JobLoop:
         """Wait for the running jobs; after the grace period, fail and cancel them as retryable."""
         await self._wait_for_jobs(self._grace_ends_at)
         if self._job_tasks:
-            log.warning("%d jobs are not finished: they fail as retryable", len(self._job_tasks))
+            log.warning("%d unfinished jobs fail with a retryable error", len(self._job_tasks))
             self._handler.fail_all_jobs(ShuttingDown())
             await self._wait_for_jobs(time.monotonic() + LAST_POSTS_S)
         for task in self._job_tasks.values():
@@ -221,7 +221,7 @@ class JobLoop:
     def _start_job(self, job: dict[str, Any]) -> None:
         job_id: str = job["id"]
         if job_id in self._job_tasks:
-            log.warning("job %s was handed over twice: it runs once", job_id)
+            log.warning("the platform sent job %s twice; it runs once", job_id)
             return
         task = asyncio.create_task(self._run_job(job))
         self._job_tasks[job_id] = task
@@ -235,7 +235,9 @@ class JobLoop:
             self._free_slot(job_id)
             self._restart_idle_timer()
             if not task.cancelled() and (defect := task.exception()):
-                log.error("job %s met a defect", job_id, exc_info=defect)
+                log.error(
+                    "job %s failed because of a defect in the worker", job_id, exc_info=defect
+                )
 
         task.add_done_callback(on_done)
 
@@ -257,7 +259,7 @@ class JobLoop:
             raise
         except PostNotDelivered as not_delivered:
             record.status = HTTPStatus.GATEWAY_TIMEOUT
-            log.error("job %s: its result could not be delivered: %s", record.id, not_delivered)  # noqa: TRY400 - no defect, so no traceback
+            log.error("the result of job %s could not be delivered: %s", record.id, not_delivered)  # noqa: TRY400 - no defect, so no traceback
         finally:
             record.write_to_log()
 
@@ -283,7 +285,7 @@ def _parse_jobs(response: Any) -> list[dict[str, Any]]:
     items = response if isinstance(response, list) else [] if response is None else [response]
     jobs = [job for job in items if isinstance(job, dict) and isinstance(job.get("id"), str)]
     if len(jobs) < len(items):
-        log.error("the platform handed over jobs without an id: they can't be answered")
+        log.error("the platform sent jobs without an id, which can't be answered")
     return jobs
 
 

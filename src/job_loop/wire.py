@@ -181,7 +181,7 @@ class PlatformClient:
             self._failing_since = now
         elif not self._is_outage_logged and now - self._failing_since > OUTAGE_S:
             self._is_outage_logged = True
-            log.warning("calls to the platform fail (%s): they are tried again", error)
+            log.warning("calls to the platform fail (%s); retrying", error)
 
     def record_success(self) -> None:
         """Record a successful request; log the end of an outage."""

@@ -156,9 +156,9 @@ class Exchange:
             message = str(error)
             if error.status == 413:
                 message = (
-                    f"The file has {form.file_size:,} bytes, and a job holds {MAX_FILE_BYTES:,}. "
-                    f"{error} Then it is uploaded through the volume's S3 API. "
-                    "Or put it there yourself, and post "
+                    f"The file has {form.file_size:,} bytes, more than a job's {MAX_FILE_BYTES:,}. "
+                    f"{error} The client then uploads it by the volume's S3 API. "
+                    "Or upload it yourself, and post "
                     '{"path": "<its key>"} to /v1/files.'
                 )
             raise Refusal(error.status, message) from None
@@ -201,7 +201,7 @@ class Exchange:
         try:
             return int(outputs[0]["bytes"])
         except (KeyError, TypeError, ValueError):
-            raise Refusal(502, "The worker's answer has no size of the file.") from None
+            raise Refusal(502, "The worker's answer lacks the size of the file.") from None
 
     def _run_job(self, job_request: JobRequest) -> Steps[list[Any]]:
         """Run a job and return all of its yields."""

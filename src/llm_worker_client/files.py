@@ -48,7 +48,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     delete = actions.add_parser("delete", parents=[common], help="delete a file of the volume")
     delete.add_argument("key")
     for transfer in (upload, download):
-        transfer.add_argument("--quiet", action="store_true", help="show no bar")
+        transfer.add_argument("--quiet", action="store_true", help="hide the progress bar")
 
 
 def add_volume_arguments(parser: ArgumentParser) -> None:

@@ -137,7 +137,7 @@ class JobRun:
             reply = yield from send_with_retries(request, is_repeatable=True)
         report = parse_report(reply)
         if "id" not in report:
-            raise Refusal(502, "The platform's answer has no job.")
+            raise Refusal(502, "The platform's response contains no job.")
         self._job.id = str(report["id"])
         return report
 

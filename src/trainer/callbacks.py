@@ -47,7 +47,7 @@ class MetricsCallback(TrainerCallback):
         self._events.write_metrics(logs, state.global_step)
         if not all(math.isfinite(logs.get(name, 0.0)) for name in _LOSS_METRICS):
             raise TrainingFailure(
-                f"after {state.global_step} steps the loss is no number any more: the learning "
+                f"after {state.global_step} steps the loss is no longer a number: the learning "
                 f"rate, {args.learning_rate:g}, is too high; try {args.learning_rate / 10:g}"
             )
 

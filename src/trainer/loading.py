@@ -57,12 +57,12 @@ def load_model(spec: Spec) -> PreTrainedModel:
         text = str(error).replace(str(spec.model), model_name(spec.model)).splitlines()[0]
         # Import errors contain the paths of Python's own files.
         reason = remove_paths(text)
-        raise TrainingFailure(f"the base model can't be loaded to be trained: {reason}") from error
+        raise TrainingFailure(f"the base model can't be loaded for training: {reason}") from error
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         raise TrainingFailure(
-            "there is not enough memory for the base model: take a machine with more"
+            "there is not enough memory for the base model: use a machine with more"
         ) from error
     # The KV cache is useful for generation only.
     model.config.use_cache = False

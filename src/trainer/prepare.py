@@ -39,7 +39,7 @@ MAX_WARNING_LINES = 10
 ROWS_FILE = "rows"
 # Names of the two selections: the rows to train on, and the validation rows.
 TRAINING, VALIDATION = "training", "validation"
-NO_TOKENIZER = "the model's tokenizer is not one of the tokenizers library, which a training needs"
+NO_TOKENIZER = "the model's tokenizer is not from the tokenizers library, which training needs"
 
 
 def check_and_tokenize_in_process(spec: Spec, directory: Path) -> CheckResult:
@@ -236,7 +236,9 @@ def _split_rows(readers: Sequence[_RowsReader], seed: int) -> tuple[Sequence[int
     distinct_lines = sorted(set(first.lines))
     if len(distinct_lines) < 2:
         if not first.mistakes.count:
-            first.mistakes.add(None, "there have to be two rows: one of them is for validation")
+            first.mistakes.add(
+                None, "at least two rows are required: one of them is for validation"
+            )
         return (), ()
     count = max(1, round(len(distinct_lines) * VALIDATION_SHARE))
     is_validation = np.isin(lines, random.Random(seed).sample(distinct_lines, count))

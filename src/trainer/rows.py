@@ -155,7 +155,9 @@ def _read_jsonl_rows(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
             if isinstance(value, row_type):
                 yield ParsedRow(number, value, len(text))
             else:
-                message = "a file has either messages or prompts, and this one began otherwise"
+                message = (
+                    "a file has either messages or prompts, and its first row differs from this one"
+                )
                 yield _RowMistake(number, message)
 
 
@@ -165,9 +167,9 @@ def _parse_json(text: str) -> Any:
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise InvalidRowError("a text has half of a surrogate pair in it") from None
+        raise InvalidRowError("a text contains half of a surrogate pair") from None
     except (ValueError, RecursionError):
-        raise InvalidRowError("the line is no JSON") from None
+        raise InvalidRowError("the line is not valid JSON") from None
     return value
 
 
@@ -176,12 +178,12 @@ def _unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         keys = [key for key, _ in pairs]
         duplicate = next(key for key in keys if keys.count(key) > 1)
-        raise InvalidRowError(f"the key {quote_key(duplicate)} stands twice in an object")
+        raise InvalidRowError(f"the key {quote_key(duplicate)} occurs twice in an object")
     return values
 
 
 def _reject_nan(name: str) -> None:
-    raise InvalidRowError(f"{name} is no JSON")
+    raise InvalidRowError(f"{name} is not valid JSON")
 
 
 def _read_csv_rows(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
@@ -246,7 +248,11 @@ def _read_csv_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_Ro
             return
         except csv.Error as error:
             hints = (hint for begin, hint in CSV_ERRORS.items() if str(error).startswith(begin))
-            yield line, [], csv_lines.flaws or [_RowMistake(line, next(hints, "the row is no CSV"))]
+            yield (
+                line,
+                [],
+                csv_lines.flaws or [_RowMistake(line, next(hints, "the row is not valid CSV"))],
+            )
         except InvalidRowError as error:
             yield line, [], [_RowMistake(line, error.message)]
             return

@@ -91,7 +91,7 @@ class Training:
             if smaller is None:
                 raise TrainingFailure(
                     f"there is not enough memory for a row of {self._max_row_length()} tokens: "
-                    "shorten the rows, lower the adapter's rank, or take a larger machine"
+                    "shorten the rows, lower the adapter's rank, or use a larger machine"
                 )
             self.events.write(
                 f"There is not enough memory for {plan.rows} rows at a time: "

@@ -64,7 +64,7 @@ def find_prompt_answer_keys(names: Iterable[str]) -> tuple[str, str] | None:
     known = set(names)
     found = [pair for pair in KEY_PAIRS if known.issuperset(pair)]
     if len(found) > 1:
-        raise InvalidRowError(f"there are several answers: it takes either {KEY_PAIRS_TEXT}")
+        raise InvalidRowError(f"the row has several answers: use either {KEY_PAIRS_TEXT}")
     return found[0] if found else None
 
 
@@ -105,10 +105,10 @@ def parse_row(value: Any) -> RowValue:
 def _parse_chat_row(row: dict[str, Any]) -> ChatRow:
     values = row["messages"]
     if not isinstance(values, list) or not values:
-        raise InvalidRowError("messages is no list with messages in it")
+        raise InvalidRowError("messages has to be a list of messages")
     if len(values) > MAX_MESSAGES:
         raise InvalidRowError(
-            f"the row has {len(values):,} messages, and at most {MAX_MESSAGES} are taken"
+            f"the row has {len(values):,} messages, and at most {MAX_MESSAGES} are accepted"
         )
     messages: list[dict[str, Any]] = []
     learned: list[int] = []

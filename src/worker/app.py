@@ -228,7 +228,7 @@ class Worker:
             (chunk,) = self._add_receipt([reply.render(values)], job, reply, record)
             if (size := json_size(chunk)) > self._yield_limit:
                 raise AnswerTooLarge(
-                    f"The answer has {size:,} bytes and one yield holds {self._yield_limit:,}: "
+                    f"The answer has {size:,} bytes and a yield has at most {self._yield_limit:,}: "
                     "ask for less: a stream, fewer tokens, fewer inputs, or base64 embeddings."
                 )
             # The status is set before the yield, because some callers request only one yield.
@@ -281,7 +281,7 @@ class Worker:
         largest = max((piece.size for piece in pieces), default=0)
         if largest > self._yield_limit:
             raise AnswerTooLarge(
-                f"One event of the stream has {largest:,} bytes and one yield holds "
+                f"One event of the stream has {largest:,} bytes and a yield has at most "
                 f"{self._yield_limit:,}: ask for fewer log probabilities or a shorter answer."
             )
         return pieces

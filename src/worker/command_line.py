@@ -22,7 +22,7 @@ class _CommandLineParser(argparse.ArgumentParser):
     """An argument parser that exits with a one-line message, without argparse's usage text."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{message}; --help lists what there is\n")
+        self.exit(2, f"{message}; --help lists all arguments\n")
 
 
 def read_command_line(arguments: Sequence[str] | None = None) -> Namespace:
@@ -37,9 +37,9 @@ def read_command_line(arguments: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--test_input", metavar="JSON", help="answer this job and exit")
     parser.add_argument("--rp_serve_api", action="store_true", help="serve the SDK's own test API")
     parser.add_argument("--check", action="store_true", help="say whether the worker would start")
-    parser.add_argument("--gpu", default="", help="what --check judges: ADA_24, A40x2, or all")
-    parser.add_argument("--prices", default="", help="a file: what --gpu costs an hour")
-    parser.add_argument("--prefetch", action="store_true", help="download the model, and no more")
+    parser.add_argument("--gpu", default="", help="GPUs for --check: ADA_24, A40x2, or all")
+    parser.add_argument("--prices", default="", help="file with the GPUs' prices per hour")
+    parser.add_argument("--prefetch", action="store_true", help="download the model, then exit")
     parser.add_argument("--train", action="store_true", help="train adapters, without an engine")
     parser.add_argument("--serve", action="store_true", help="serve the OpenAI API over HTTP")
     parser.add_argument("--console", action="store_true", help="with --serve: a page for a browser")
@@ -55,9 +55,9 @@ def read_command_line(arguments: Sequence[str] | None = None) -> Namespace:
     if unknown:
         parser.error(_unknown_argument_message(unknown[0], parser))
     if (known.gpu and not known.check) or (known.prices and not known.gpu):
-        parser.error("--gpu is for --check, and --prices is for --gpu")
+        parser.error("--gpu requires --check, and --prices requires --gpu")
     if known.console and not known.serve:
-        parser.error("--console is for --serve")
+        parser.error("--console requires --serve")
     return known
 
 

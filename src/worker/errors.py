@@ -125,7 +125,7 @@ class NoEngine(RequestError):
 
     def __init__(self) -> None:
         super().__init__(
-            "This worker trains adapters, and has no engine that could answer (--train): send the "
+            "This worker only trains adapters (--train), and has no engine to answer: send the "
             "request to an endpoint that serves the model."
         )
 
@@ -191,7 +191,7 @@ class EngineBusy(ServerError):
 
     def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
         """Initialize the error; the default message says that the worker is full."""
-        full = "The worker has as many requests as it can hold. Send the request again."
+        full = "The worker has its maximum number of requests. Send the request again."
         super().__init__(message or full, param=param)
 
 
@@ -202,7 +202,7 @@ class EngineSuspended(EngineBusy):
 
     def __init__(self) -> None:
         super().__init__(
-            "The model is being fine-tuned on this worker, and answers nothing meanwhile. "
+            "The worker is fine-tuning the model, and can't answer until this has ended. "
             f"Send the request again in {self.retry_after} seconds."
         )
 
@@ -227,7 +227,7 @@ class RequestKilledEngine(ServerError):
 
     def __init__(self) -> None:
         super().__init__(
-            "The engine died when it began with this request, so the request is not run again."
+            "The engine died when it started this request, so the request is not run again."
         )
 
 
@@ -282,7 +282,7 @@ class InternalError(ServerError):
     def __init__(self) -> None:
         super().__init__(
             "The worker could not answer because of an internal error. "
-            "The request id finds the details in the worker's log."
+            "The worker's log has the details, under the request's id."
         )
 
 
@@ -303,5 +303,5 @@ def hide_defects(request_id: str) -> Iterator[None]:
     except WorkerError:
         raise
     except Exception as error:
-        log.exception("request %s met a defect", request_id)
+        log.exception("request %s failed because of a defect in the worker", request_id)
         raise InternalError from error

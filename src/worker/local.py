@@ -37,7 +37,7 @@ def read_test_job(text: str | None) -> dict[str, Any]:
     try:
         job = json.loads(text)
     except ValueError as broken:
-        raise InvalidInput(f"{source} holds broken JSON: {broken}") from None
+        raise InvalidInput(f"{source} contains broken JSON: {broken}") from None
     if not isinstance(job, dict) or "input" not in job:
         raise InvalidInput(f'{source} holds no job: it looks like {{"input": {{"prompt": "Hi"}}}}.')
     from worker.dialects import parse_input  # noqa: PLC0415 - most modes need it later

@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 PERIOD_S = 3600.0
 # Name of an empty file whose modification time is the time of the last sweep.
 MARK_NAME = "swept"
-FAILURE_MESSAGE = "what has expired could not be removed"
+FAILURE_MESSAGE = "expired files could not be removed"
 
 
 def start_sweeping(settings: Settings) -> None:

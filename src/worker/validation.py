@@ -27,7 +27,7 @@ def _check_encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError("has half of a surrogate pair, which is no character") from None
+        raise ValueError("contains half of a surrogate pair, which is not a character") from None
     return text
 
 

@@ -225,7 +225,7 @@ def test_the_files_copied_before_the_model_suffice_to_download_and_describe_it(
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ("acme/bare", "nothing that could be loaded"),
+        ("acme/bare", "no files that can be loaded"),
         ("acme/gated", "During the build, pass HF_TOKEN as a secret: --secret id=HF_TOKEN"),
     ],
 )

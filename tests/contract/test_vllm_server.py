@@ -147,7 +147,7 @@ async def test_a_web_framework_error_is_a_response(module_server: VllmServer) ->
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("\ud83d", "A text holds half of a surrogate pair: no character."),
+        ("\ud83d", "A text contains half of a surrogate pair, which is not a character."),
         (float("nan"), "Out of range float values are not JSON compliant"),
         (2**64, "An integer has more than 64 bits."),
     ],

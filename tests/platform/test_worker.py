@@ -233,4 +233,4 @@ async def test_sigterm_stops_a_worker_gracefully(endpoint: EmulatedEndpoint) -> 
     endpoint.worker.process.terminate()
     assert await asyncio.to_thread(endpoint.worker.wait_for_exit) == 0
     assert time.monotonic() - signalled < 4
-    assert "SIGTERM: no further job is taken" in endpoint.log
+    assert "SIGTERM: taking no more jobs" in endpoint.log

@@ -104,7 +104,7 @@ def test_the_model_is_split_across_the_remaining_gpus_unless_a_size_is_set(
 ) -> None:
     result = read(machine, **settings)
     assert result.main_arguments.vllm_args.tensor_parallel_size == size
-    choice = f"{size}: {len(machine.gpus)} GPUs are there" if is_automatic else None
+    choice = f"{size}: {len(machine.gpus)} GPUs in this machine" if is_automatic else None
     assert automatic_choices(result).get("TENSOR_PARALLEL_SIZE") == choice
 
 
@@ -159,7 +159,7 @@ def test_several_processes_on_a_cpu_use_the_executor_of_vllm(size: str, read: Re
 
 
 COMMON_CHOICES = {
-    "MAX_MODEL_LEN": "auto: the longest text that the memory holds",
+    "MAX_MODEL_LEN": "auto: the longest context that fits into memory",
     "STRUCTURED_OUTPUTS_CONFIG": '{"backend": "xgrammar"}: one backend checks and compiles',
     "SERVED_MODEL_NAME": "org/model: MODEL_NAME",
     "TOKENIZER": "org/model: the model's own",
@@ -169,11 +169,11 @@ CPU_CHOICES = {
     "DTYPE": "float32: no GPU; bfloat16 is an illegal instruction on some CPUs",
     "ENFORCE_EAGER": "1: no GPU; there are no CUDA graphs to capture",
     "WORKER_CLS": "worker.engine.seam.cpu_worker.CPUWorker: "
-    "no GPU; vLLM's own dies of a seed with a long prompt",
+    "no GPU; vLLM's own crashes on a seed with a long prompt",
     "DISTRIBUTED_EXECUTOR_BACKEND": "uni: one process starts fastest",
     **{name: f"{value}: no GPU" for name, value in CPU_EXPORTS.items()},
 }
-GPU_CHOICES = {"GPU_MEMORY_UTILIZATION": "0.95: the worker has the GPU for itself"}
+GPU_CHOICES = {"GPU_MEMORY_UTILIZATION": "0.95: the worker has the GPU to itself"}
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,7 @@ def test_the_doctor_reports_all_mistakes(
         "start-up time": "warn",
     }
     assert "model.safetensors is cut off" in found.words
-    assert "take an image with vLLM 0.23.0" in found.words
+    assert "use an image with vLLM 0.23.0" in found.words
     assert "-> set TENSOR_PARALLEL_SIZE to a divisor of 2, or leave it unset" in found.words
     assert "-> set MAX_MODEL_LEN=2048, or leave it unset" in found.words
     assert "-> set RUNPOD_INIT_TIMEOUT=60" in found.words
@@ -110,7 +110,7 @@ def test_the_model_is_checked_despite_wrong_settings(examine: Examine) -> None:
     assert {topic for topic, level in found.levels.items() if level == "FAIL"} == {"settings"}
     checked = ("architecture", "context", "memory", "start-up time")
     assert [found.levels[topic] for topic in checked] == ["ok"] * 4, found.output
-    without = "what follows is judged without RAW_OPENAI_OUTPUT, VLLM_CPU_KVCACHE_SPACE"
+    without = "the checks below ignore RAW_OPENAI_OUTPUT, VLLM_CPU_KVCACHE_SPACE"
     assert without in found.words
 
 

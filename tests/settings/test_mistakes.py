@@ -50,12 +50,12 @@ SIZES = ("TENSOR_PARALLEL_SIZE", "PIPELINE_PARALLEL_SIZE")
 @pytest.mark.parametrize(
     ("count", "settings", "words"),
     [
-        (2, {"TENSOR_PARALLEL_SIZE": "3"}, "there are 2 GPUs, and 3 would be needed"),
-        (1, {"PIPELINE_PARALLEL_SIZE": "2"}, "there is 1 GPU, and 2 would be needed"),
-        (0, {"TENSOR_PARALLEL_SIZE": "2"}, "there is no GPU, and 2 would be needed"),
-        (2, {"DATA_PARALLEL_SIZE": "3"}, "there are 2 GPUs, and 3 would be needed"),
-        (2, {"PREFILL_CONTEXT_PARALLEL_SIZE": "4"}, "there are 2 GPUs, and 4 would be needed"),
-        (2, dict.fromkeys(SIZES, "2"), "there are 2 GPUs, and 4 would be needed"),
+        (2, {"TENSOR_PARALLEL_SIZE": "3"}, "there are 2 GPUs, and 3 are needed"),
+        (1, {"PIPELINE_PARALLEL_SIZE": "2"}, "there is 1 GPU, and 2 are needed"),
+        (0, {"TENSOR_PARALLEL_SIZE": "2"}, "there is no GPU, and 2 are needed"),
+        (2, {"DATA_PARALLEL_SIZE": "3"}, "there are 2 GPUs, and 3 are needed"),
+        (2, {"PREFILL_CONTEXT_PARALLEL_SIZE": "4"}, "there are 2 GPUs, and 4 are needed"),
+        (2, dict.fromkeys(SIZES, "2"), "there are 2 GPUs, and 4 are needed"),
     ],
 )
 def test_missing_gpus_are_a_mistake_of_every_setting_that_requires_them(

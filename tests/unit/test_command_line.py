@@ -18,7 +18,7 @@ def test_known_arguments_are_parsed_and_the_sdks_arguments_are_ignored() -> None
         (["prefetch"], "unknown argument prefetch: did you mean --prefetch?"),
         (["--test-input={}"], "unknown argument --test-input={}: did you mean --test_input?"),
         (["--serve", "--zzz"], "unknown argument --zzz;"),
-        (["--console"], "--console is for --serve;"),
+        (["--console"], "--console requires --serve;"),
         (["--port", "http"], "argument --port: invalid int value: 'http'"),
     ],
 )

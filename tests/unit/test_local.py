@@ -66,7 +66,7 @@ def test_a_refusal_of_broken_json_names_the_position(text: str, job_file: Path) 
         job_file.write_text(text)
         message = refusal_message(source)
         name = "--test_input" if source is not None else "test_input.json"
-        assert message.startswith(f"{name} holds broken JSON: ")
+        assert message.startswith(f"{name} contains broken JSON: ")
         assert "line 1 column" in message
 
 

@@ -172,7 +172,7 @@ def test_sweeping_continues_every_hour_after_any_failure(
     assert finished.wait(HUNG_S)
     assert pauses == [3600.0] * 4
     assert [record.getMessage() for record in caplog.records] == [
-        "what has expired could not be removed: sick",
-        "what has expired could not be removed",
+        "expired files could not be removed: sick",
+        "expired files could not be removed",
         "2 files, batches, fine-tunes and receipts had expired and were removed",
     ]

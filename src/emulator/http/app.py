@@ -101,10 +101,10 @@ async def _refuse_web_pages(request: web.Request, handler: Handler) -> web.Strea
     """
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
     if host is not None and not _is_safe_host(host):
-        raise web.HTTPForbidden(text="the Host is none of this machine")
+        raise web.HTTPForbidden(text="the Host header does not name this machine")
     is_foreign = origin is not None and origin.partition("://")[2] != host
     if is_foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-        raise web.HTTPForbidden(text="not for web pages")
+        raise web.HTTPForbidden(text="web pages may not call this")
     return await handler(request)
 
 

@@ -97,14 +97,14 @@ class ControlApi:
     async def begin_outage(self, request: web.Request) -> web.Response:
         seconds = await _read_seconds(request)
         if self._worker_port.is_refusing_connections:
-            raise web.HTTPConflict(text="workers are refused already")
+            raise web.HTTPConflict(text="workers are already refused")
         await self._worker_port.begin_outage(seconds)
         return web.json_response({"seconds": seconds})
 
     def _find_worker_and_process(self, request: web.Request) -> tuple[Worker, Process]:
         worker = self._queue.workers.get(request.match_info["worker"])
         if worker is None or worker.process is None:
-            raise web.HTTPNotFound(text="no such worker is run by this endpoint")
+            raise web.HTTPNotFound(text="this endpoint runs no such worker")
         return worker, worker.process
 
 

@@ -123,7 +123,7 @@ async def _read_form(request: web.Request) -> dict[str, Any]:
     except (ValueError, RuntimeError, HttpProcessingError, web.RequestPayloadError) as error:
         raise web.HTTPBadRequest(text=f"the form can't be read: {error}") from error
     if "filename" not in fields:
-        raise web.HTTPBadRequest(text="the form must have a file of the name `file`")
+        raise web.HTTPBadRequest(text="the form must have a file named `file`")
     return fields
 
 
@@ -139,8 +139,8 @@ def _field_to_job_body(part: BodyPartReader, content: bytes) -> dict[str, Any]:
     if part.name != "file" or not part.filename:
         return {}
     if len(content) > _MAX_FILE_BYTES:
-        size = f"{len(content):,} bytes, and {_MAX_FILE_BYTES:,} is the most"
-        raise web.HTTPBadRequest(text=f"the file has {size}: a job holds it")
+        message = f"the file has {len(content):,} bytes, and a job has at most {_MAX_FILE_BYTES:,}"
+        raise web.HTTPBadRequest(text=message)
     return {"filename": part.filename, "content_base64": base64.b64encode(content).decode()}
 
 

@@ -40,7 +40,7 @@ def freeze_worker(worker: Worker, seconds: float) -> None:
         ProcessLookupError: The emulator has no process of this worker.
     """
     if worker.process is None:
-        raise ProcessLookupError(f"{worker.id} is not run by this endpoint")
+        raise ProcessLookupError(f"{worker.id} is not a worker of this endpoint")
     worker.frozen = True  # before the signal, so that requests that just arrived are reset
     worker.process.send_signal(signal.SIGSTOP)
     for transport in list(worker.connections):
@@ -102,7 +102,7 @@ class WorkerPort:
         """
         site, self._site = self._site, None
         if site is None or self._runner is None or self._runner.server is None:
-            raise RuntimeError("workers are refused already")
+            raise RuntimeError("workers are already refused")
         await site.stop()
         # The socket is bound immediately but doesn't listen: connections are refused, and no other
         # process gets the port.

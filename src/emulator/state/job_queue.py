@@ -230,7 +230,7 @@ class Queue:
     def _handle_deadline(self, job: Job) -> None:
         is_expired = job.deadline == job.expires_at
         limit_name = "ttl" if is_expired else "executionTimeout"
-        self._end_job_early(job, Status.TIMED_OUT, f"the job's {limit_name} is over")
+        self._end_job_early(job, Status.TIMED_OUT, f"the job's {limit_name} has expired")
         if is_expired and self._options.expired_as is ExpiredJobHandling.DELETED:
             self._remove_job(job)
 

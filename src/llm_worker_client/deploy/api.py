@@ -67,7 +67,7 @@ class Api:
     ) -> None:
         key = key.strip()
         if not _KEY_PATTERN.fullmatch(key):
-            raise PlanError(["the account key holds characters that no key has: copy it again"])
+            raise PlanError(["the account key contains characters that no key has: copy it again"])
         self.sleep = sleep
         self._api_url, self._queue_url = _validate_url(api_url), _validate_url(queue_url)
         self._secrets = SecretMasker()
@@ -231,7 +231,7 @@ class Api:
         except ValueError:
             content = None
         if not isinstance(content, dict):
-            raise NoResponse(f"{request}: the answer is no JSON object")
+            raise NoResponse(f"{request}: the answer is not a JSON object")
         return content
 
     def _make_api_error(self, request: str, response: httpx2.Response) -> ApiError:
@@ -251,7 +251,7 @@ def _validate_url(url: str) -> str:
     except httpx2.InvalidURL:
         parsed = httpx2.URL()
     if not parsed.host:
-        raise PlanError([f"{url}: no address"])
+        raise PlanError([f"{url}: this is not a URL"])
     if parsed.scheme != "https" and parsed.host not in _LOCAL_HOSTS:
         raise PlanError([f"{url}: the account key is sent over https only"])
     return url.rstrip("/")

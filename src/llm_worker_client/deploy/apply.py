@@ -98,7 +98,7 @@ class EndpointDeployer:
                 endpoint = self.api.find_endpoint_by_name(name)
             if endpoint is None:
                 self.warn(
-                    f"look in the console whether there is an endpoint {name} now, and stop it"
+                    f"check in the console whether there is an endpoint {name} now, and stop it"
                 )
                 return
             endpoint_id = str(endpoint["id"])
@@ -107,11 +107,14 @@ class EndpointDeployer:
             self.api.update_endpoint(endpoint_id, body, can_retry=True)
         except (DeployError, KeyboardInterrupt) as error:
             reason = str(error) or "interrupted"
-            self.warn(f"endpoint {endpoint_id} may cost: stop or mend it in the console: {reason}")
+            self.warn(
+                f"endpoint {endpoint_id} may cause costs: stop or correct it in the console: "
+                f"{reason}"
+            )
             if isinstance(error, KeyboardInterrupt):
                 raise
         else:
-            outcome = "may start no workers now" if body is NO_WORKERS else "has what it had before"
+            outcome = "can start no workers now" if body is NO_WORKERS else "is unchanged"
             self.report(f"endpoint {endpoint_id} {outcome}")
 
 

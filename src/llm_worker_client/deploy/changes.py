@@ -106,12 +106,12 @@ def check_volumes(api: Api, desired: Json) -> None:
         f"{each['id']} ({each['name']}, {each['dataCenter']})" for each in volumes
     )
     mistakes = [
-        f"volumes: {id} lies in {data_centers[id]}, which data_centers leaves out"
+        f"volumes: {id} is in {data_centers[id]}, which data_centers leaves out"
         for id in ids
         if id in data_centers and data_centers[id] not in allowed
     ]
     mistakes += [
-        f"volumes: there is no {id}, but {available or 'none at all'}"
+        f"volumes: there is no {id}, only {available or 'no volume'}"
         for id in ids
         if id not in data_centers
     ]

@@ -135,7 +135,7 @@ class DeployCommand:
 
     def _confirm_deletion(self, endpoint: dict[str, Any]) -> bool:
         if not sys.stdin.isatty():
-            raise PlanError(["--yes: add it where no terminal is there to ask at"])
+            raise PlanError(["--yes: it is required without a terminal"])
         self.report(f"Delete {endpoint['name']} ({endpoint['id']}), with all its jobs? [y/N]")
         return sys.stdin.readline().strip().lower() in {"y", "yes"}
 

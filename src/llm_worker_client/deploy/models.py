@@ -33,7 +33,7 @@ GPU_TYPES = {
 # Quantization methods that vLLM still supports. It no longer supports LLM Engine's bitsandbytes.
 QUANTIZATIONS = ("awq", "fp8")
 # The message recommends fp8, to which vLLM can quantize any weights while it loads them.
-_NO_BITSANDBYTES = "vLLM has had no bitsandbytes since 0.28: fp8 is made of any weights, too"
+_NO_BITSANDBYTES = "vLLM has not supported bitsandbytes since 0.28; fp8 works with any weights"
 # Environment variable of the endpoints that `create` created; `delete` deletes no others.
 NAME_VARIABLE = "LLM_ENGINE_MODEL"
 
@@ -55,10 +55,13 @@ _STORAGE_SIZE = re.compile(r"(\d+)\s*(Gi|G|GB|Ti|T|TB)", re.IGNORECASE)
 # Unsupported arguments: the reason, and the values that are accepted because they have no effect.
 UNSUPPORTED_ARGUMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
     "nodes_per_worker": ("a worker is one machine: use more GPUs (num_shards)", (None, 1)),
-    "post_inference_hooks": ("a worker calls nobody: a job can name a webhook", (None, [])),
+    "post_inference_hooks": (
+        "workers don't call webhooks: a job can name one for the platform",
+        (None, []),
+    ),
     "source": ("weights come from the Hugging Face hub", (None, "hugging_face")),
-    "endpoint_type": ("jobs are streamed as callers ask", (None, "streaming")),
-    "request_headers": ("the platform takes no headers", (None, {})),
+    "endpoint_type": ("each request selects whether it is streamed", (None, "streaming")),
+    "request_headers": ("jobs have no headers", (None, {})),
 }
 # Arguments that only cause a warning.
 IGNORED_ARGUMENTS = {
@@ -166,7 +169,7 @@ def _find_argument_mistakes(arguments: Json) -> Iterator[str]:
         return
     for name, supported in (("gpu_type", GPU_TYPES), ("quantize", QUANTIZATIONS)):
         if arguments.get(name) not in {None, *supported}:
-            yield f"{name}: {arguments[name]} can't be had here: {', '.join(supported)}"
+            yield f"{name}: {arguments[name]} is not supported; use one of {', '.join(supported)}"
     yield from _find_number_mistakes(arguments)
 
 
@@ -227,7 +230,7 @@ def _image_with_tag(image: str, tag: str, arguments: Json) -> str:
     repository, colon, last = image.rpartition(":")
     untagged = repository if colon and "/" not in last else image
     if arguments.get("inference_framework", "vllm") != "vllm":
-        message = f"inference_framework: vLLM serves it, the image is {DEFAULT_TAG}"
+        message = f"inference_framework: this worker uses vLLM; the image is {DEFAULT_TAG}"
         warnings.warn(message, stacklevel=4)
         tag = DEFAULT_TAG
     return f"{untagged}:{DEFAULT_TAG if tag == 'latest' else tag}"

@@ -186,7 +186,7 @@ def validate_plan(
         raise PlanError(mistakes)
     unknown = [key for key in problems if not problems[key] and key not in LISTING.known_variables]
     remarks = [problem for problem in problems.values() if problem]
-    remarks += [f"{name} is no setting of the worker: passed on" for name in unknown]
+    remarks += [f"{name} is not a setting of the worker, and is passed on" for name in unknown]
     remarks += [_describe_unknown_pool(name) for name in pools if name not in POOLS]
     if plan.gpu_pools is None:
         remarks += [f"gpu_pools: {' '.join(pools)}, by the size in the model's name"]
@@ -207,14 +207,14 @@ def read_plan_file(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise PlanError([f"{path}: it can't be read: {reason}"]) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         position = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise PlanError([f"{path}{position}: no YAML"]) from None
+        raise PlanError([f"{path}{position}: not valid YAML"]) from None
     if not isinstance(content, dict):
-        raise PlanError([f"{path}: not the fields of a plan"])
+        raise PlanError([f"{path}: not a mapping of a plan's fields"])
     return {str(key): value for key, value in content.items()}
 
 
@@ -241,7 +241,7 @@ def _describe_field_error(error: Any) -> str:
         return f"{field}: a plan has no such field; {hint}"
     if error["type"] == "missing":
         return f"{field}: it is required, as --{field} or in the file"
-    advice = "; write a text, in quotes" if error["type"] == "string_type" else ""
+    advice = "; write a string, in quotes" if error["type"] == "string_type" else ""
     return f"{field}: {error['msg']}{advice}"
 
 
@@ -250,7 +250,7 @@ def _find_contradictions(plan: EndpointPlan, pools: list[str]) -> Iterator[str]:
         yield "workers_min: more than workers_max"
     if plan.request_count is not None:
         for name in sorted(plan.model_fields_set & {"queue_delay_s", "idle_timeout_s"}):
-            yield f"{name}: not together with request_count"
+            yield f"{name}: can't be combined with request_count"
     if not pools:
         yield f"gpu_pools: which GPUs hold the model? {_POOLS_TEXT}"
     for name in pools:
@@ -292,8 +292,8 @@ def _find_secret_mistakes(plan: EndpointPlan) -> Iterator[str]:
     for name, value in sorted(plan.settings.items()):
         if contains_secret(name, value):
             yield (
-                f"settings.{name}: a secret does not belong in a plan: save it among the console's "
-                f"secrets, and give {name}={{{{ RUNPOD_SECRET_<its name> }}}}"
+                f"settings.{name}: a secret does not belong in a plan: save it as a secret in "
+                f"the console, and set {name}={{{{ RUNPOD_SECRET_<its name> }}}}"
             )
     if contains_secret("args", plan.args or ""):
-        yield "args: a secret does not belong in a plan: give it as a setting"
+        yield "args: a secret does not belong in a plan: pass it as a setting"

@@ -78,7 +78,7 @@ def only_worker_id(api: Api, endpoint: Json) -> str:
     """
     workers = api.get_workers(endpoint["id"])["workers"]
     if not workers:
-        raise NoEndpoint("no worker is up: the log of those that have ended is in the console")
+        raise NoEndpoint("no worker is running; the console has the logs of those that have ended")
     if len(workers) > 1:
         names = ", ".join(f"{worker['id']} ({worker['status']})" for worker in workers)
         raise PlanError([f"--worker: which one? {names}"])

@@ -178,7 +178,7 @@ class LLM:
             EndpointError: If a job failed or the platform can't be reached; all jobs are cancelled.
         """
         if chat_template is not None:
-            message = "it is the endpoint's: deploy it with CUSTOM_CHAT_TEMPLATE"
+            message = "the endpoint has its own: deploy it with CUSTOM_CHAT_TEMPLATE"
             raise ValueError(f"chat_template: {message}")
         shared = {
             "add_generation_prompt": None if add_generation_prompt else False,

@@ -55,12 +55,12 @@ def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
         if name in DEFAULTS and value in (DEFAULTS[name], None):
             continue
         if name in _MACHINE_ARGUMENTS:
-            message = f"{name} has no effect: the endpoint's engine runs already"
+            message = f"{name} has no effect: the endpoint's engine is already running"
             warnings.warn(message, stacklevel=3)
             continue
         if name == "seed":
             raise ValueError(f"seed: give each prompt SamplingParams(seed={value!r})")
         raise ValueError(
-            f"{name}: the endpoint's engine runs already. Deploy it with {setting}={value}, "
+            f"{name}: the endpoint's engine is already running. Deploy it with {setting}={value}, "
             "as docs/deploy.md shows, and leave this out."
         )

@@ -97,7 +97,7 @@ class Batch:
         if status != "completed":
             raise EndpointError(504, f"{self.id} is {status}")
         if None in outputs:
-            raise EndpointError(502, f"{self.id} has no line of prompt {outputs.index(None)}")
+            raise EndpointError(502, f"{self.id} has no result for prompt {outputs.index(None)}")
         return [output for output in outputs if output is not None]
 
     def _retrieve_batch_object(self) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def create_batch(
     """
     content = lines.encode_input_file(items, url, shared)
     if len(content) > MAX_FILE_BYTES:
-        message = f"the prompts have {len(content):,} bytes as a batch, and one has"
+        message = f"the prompts have {len(content):,} bytes as a batch; the maximum is"
         raise ValueError(f"{message} {MAX_FILE_BYTES:,}: make several")
     form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", content)}}
     file = _send(transport, "POST", "/files", **form).json()

@@ -112,7 +112,7 @@ class ItemRunner:
             raise EndpointError.from_refusal(refusal)
         if refusal is None and not any(index in self._errors for index in unanswered):
             if unanswered == [*part.indexes][:1]:
-                message = f"There is no result of prompt {unanswered[0]}"
+                message = f"There is no result for prompt {unanswered[0]}"
                 raise EndpointError(502, f"{message}: the platform stores no result above 20 MB")
             # The missing results may have been too large together, so retry the items in two parts.
             middle = math.ceil(len(unanswered) / 2)

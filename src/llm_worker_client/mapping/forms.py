@@ -81,7 +81,7 @@ class Form:
         try:
             self._parser.write(part)
         except OSError as error:
-            message = f"The upload can't be kept on this machine: {error.strerror or error}"
+            message = f"The upload can't be stored on this machine: {error.strerror or error}"
             raise Refusal(507, message) from None
         except ValueError as error:
             raise _form_error(error) from None

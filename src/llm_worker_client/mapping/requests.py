@@ -269,7 +269,7 @@ def _parse_body(request: Request, form: forms.Form | None) -> dict[str, Any] | N
 def _create_upload_body(form: forms.Form) -> dict[str, Any]:
     """Return the JSON body that uploads a form's file, without the content if the file is large."""
     if form.file_size is None:
-        raise Refusal(400, "file: the form has no file of this name")
+        raise Refusal(400, "file: the form has no file with this name")
     filename = {"filename": form.filename} if form.filename else {}
     if _has_large_file(form):
         return {**form.fields, **filename, "path": ""}

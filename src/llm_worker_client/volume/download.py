@@ -42,7 +42,7 @@ def download(s3: S3Api, file: VolumeFile, path: Path, progress: Progress, part_s
     local_file = LocalFileState.from_path(partial, part_size)
     if local_file.size != file.size or local_file.matches_etag(file.etag) is False:
         partial.unlink()
-        raise FileCorrupted(f"{file.key} has arrived with other bytes: try again.")
+        raise FileCorrupted(f"{file.key} was corrupted in transit: try again.")
     partial.replace(path)
     for leftover in path.parent.glob(f".{glob.escape(path.name)}.*.part"):
         leftover.unlink(missing_ok=True)

@@ -67,7 +67,7 @@ class Upload:
                 self._send_parts(parts, unfinished)
             self._raise_if_changed()
             if self._matches_stored_file() is False:
-                raise FileCorrupted(f"{self._key} has arrived with other bytes: try again.")
+                raise FileCorrupted(f"{self._key} was corrupted in transit: try again.")
         progress = self._progress
         return UploadResult(self._key, self._file.size, progress.existing, progress.transferred)
 

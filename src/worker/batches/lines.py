@@ -136,16 +136,16 @@ def parse_request(line: InputLine, endpoint: str) -> dict[str, Any]:
     try:
         request = msgspec.json.decode(line.text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidLine("invalid_json_line", "the line is no JSON in UTF-8") from None
+        raise InvalidLine("invalid_json_line", "the line is not valid JSON in UTF-8") from None
     if not isinstance(request, dict):
-        raise InvalidLine("invalid_json_line", "the line is no JSON object")
+        raise InvalidLine("invalid_json_line", "the line is not a JSON object")
     custom_id, body = request.get("custom_id"), request.get("body")
     if not isinstance(custom_id, str) or not 0 < len(custom_id) <= MAX_CUSTOM_ID_LENGTH:
         message = f"custom_id: a text of 1 to {MAX_CUSTOM_ID_LENGTH} characters"
         raise InvalidLine("invalid_custom_id", message, "custom_id")
     for key, value in (("method", "POST"), ("url", endpoint)):
         if request.get(key) != value:
-            raise InvalidLine(f"invalid_{key}", f"{key}: {value}, as all lines have it", key)
+            raise InvalidLine(f"invalid_{key}", f"{key}: {value}, as in all lines", key)
     if not isinstance(body, dict) or body.get("stream"):
         raise InvalidLine("invalid_body", "body: a JSON object, without stream", "body")
     return request

@@ -75,7 +75,7 @@ def set_up_compile_cache(base: Path) -> "CompileCache | None":
         local = Path(LOCAL_DIRECTORY).expanduser()
         local.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError) as error:
-        log.warning("compile cache: none, because there is no place for it here: %s", error)
+        log.warning("compile cache: disabled, because its directory can't be created: %s", error)
         return None
     paths = {name: str(local / folder) for name, folder in VARIABLES.items()}
     environ = process_environ()

@@ -57,7 +57,7 @@ def publish_archive(archive: Path, folder: Path, parts: Sequence[str]) -> int:
         # A full network disk may raise an error only at this point.
         os.fsync(file.fileno())
         if time.time() - started_at > MAX_PACKING_S:
-            raise NotPublished("it took so long that another worker may have begun it anew")
+            raise NotPublished("it took so long that another worker may have started over")
         size = path.stat().st_size
         path.rename(archive)
     return size

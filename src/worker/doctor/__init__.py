@@ -72,7 +72,7 @@ def run_all_checks(
             from worker.doctor.lookups import Lookups  # noqa: PLC0415 - reads exported variables
         except ValueError as error:
             text = f"the hub's library can't be imported: {error}"
-            change = "mend HF_ENDPOINT, or what else is set for it"
+            change = "correct HF_ENDPOINT, or the other variables that it reads"
             hub_findings = [Finding(Level.FAIL, "hub", text, change)]
         else:
             lookups = Lookups(raw_settings)
@@ -96,8 +96,8 @@ def report_volume(settings: Settings) -> Iterator[Finding]:
         )
         yield Finding(Level.OK, "volume", text)
     elif settings.runpod_volume_id:
-        text = f"RUNPOD_VOLUME_ID={settings.runpod_volume_id} is no id of a volume"
-        change = "take 6 to 20 letters and digits, so that ids can name the volume"
+        text = f"RUNPOD_VOLUME_ID={settings.runpod_volume_id} is not a volume's id"
+        change = "use 6 to 20 letters and digits, so that ids can name the volume"
         yield Finding(Level.WARN, "volume", text, change)
 
 
@@ -131,7 +131,7 @@ def _plan_without_mistakes(
             bootstrap = BootstrapSettings.validate_and_export(raw.without_settings(names))
             plan = start.plan_startup(bootstrap, machine)
     if plan:
-        text = f"{wrong[-1].text}\nwhat follows is judged without {', '.join(sorted(names))}"
+        text = f"{wrong[-1].text}\nthe checks below ignore {', '.join(sorted(names))}"
         wrong[-1] = replace(wrong[-1], text=text)
     return plan, [*wrong, *_warning_findings(error.warnings)]
 

@@ -35,10 +35,10 @@ def report_origin(snapshot: Snapshot) -> Iterator[Finding]:
     total_size = sum(file.size for file in (*snapshot.weights, *snapshot.others))
     where = {
         Origin.DIRECTORY: f"is a directory, {readable_size(total_size)}",
-        Origin.DOWNLOAD: f"is to be downloaded: {readable_size(snapshot.download_size)} of "
+        Origin.DOWNLOAD: f"will be downloaded: {readable_size(snapshot.download_size)} of "
         f"{readable_size(total_size)}",
-    }.get(snapshot.origin, f"is there, from the {snapshot.origin}, {readable_size(total_size)}")
-    skipped = f"; passed over: {'; '.join(snapshot.skipped)}" if snapshot.skipped else ""
+    }.get(snapshot.origin, f"was found in the {snapshot.origin}, {readable_size(total_size)}")
+    skipped = f"; skipped: {'; '.join(snapshot.skipped)}" if snapshot.skipped else ""
     yield Finding(Level.OK, "model", f"{snapshot.model}{commit} {where}{skipped}")
     if snapshot.gated:
         yield Finding(
@@ -53,14 +53,14 @@ def check_weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
         yield Finding(Level.FAIL, "weights", snapshot.damage, remedy)
     if snapshot.absent_weights:
         names = _names_with_verb(snapshot.absent_weights)
-        text = f"{names} named in the index of the weights, but not there"
+        text = f"{names} in the index of the weights, but missing"
         yield Finding(Level.FAIL, "weights", text, remedy)
     patterns = weight_patterns(load_format)
     if patterns and not (snapshot.weights or snapshot.absent_weights):
         text = f"there are no weights: no {' or '.join(patterns)}"
         yield Finding(Level.FAIL, "weights", text, "name a model that vLLM can load")
     if not snapshot.config:
-        text = "there is no config.json that can be read, so nothing is known of the model's shape"
+        text = "there is no readable config.json, so the model's shape is unknown"
         yield Finding(Level.UNKNOWN, "architecture", text)
 
 
@@ -72,9 +72,9 @@ def check_disk_space(snapshot: Snapshot) -> Iterator[Finding]:
     existing = next(folder for folder in folders if folder.is_dir())
     free, needed = shutil.disk_usage(existing).free, snapshot.download_size
     cache, sizes = snapshot.directory.parent, (readable_size(needed), readable_size(free))
-    text = f"{sizes[0]} are to be downloaded to {cache}, where {sizes[1]} are free"
+    text = f"the download to {cache} needs {sizes[0]}, and {sizes[1]} are free"
     if needed > free:
-        change = "take a larger volume or container disk, or set BASE_PATH to where there is room"
+        change = "use a larger volume or container disk, or set BASE_PATH to a larger one"
         yield Finding(Level.FAIL, "disk", text, change)
     else:
         close = needed * ERROR_MARGIN > free
@@ -88,7 +88,7 @@ def check_architecture(model: Candidate) -> Iterator[Finding]:
         return
     named = ", ".join(names)
     if not model.has_route:
-        change = "take a model that generates text, embeds or ranks"
+        change = "use a model that generates text, embeds or ranks"
         yield Finding(Level.FAIL, "architecture", f"{named}: {TRANSCRIPTION_ONLY}", change)
     elif model.support is ModelSupport.OWN:
         yield Finding(Level.OK, "architecture", named)
@@ -98,24 +98,24 @@ def check_architecture(model: Candidate) -> Iterator[Finding]:
         owner = (
             "transformers'" if model.support is ModelSupport.TRANSFORMERS else "the repository's"
         )
-        text = f"{named} is not vLLM's own: it runs by {owner} code, if that fits vLLM"
+        text = f"vLLM has no code for {named}: it runs {owner} code, if that is compatible"
         yield Finding(Level.WARN, "architecture", text)
     else:
-        text = f"{named} is not vLLM's own, and the repository's own code is not trusted"
+        text = f"vLLM has no code for {named}, and the repository's own code is not trusted"
         change = f"set {model.engine.prefix}TRUST_REMOTE_CODE=1 if you trust it"
         yield Finding(Level.FAIL, "architecture", text, change)
 
 
 def _unknown_architecture_finding(names: Sequence[str]) -> Finding:
-    text = f"the installed vLLM does not know {', '.join(names)}"
+    text = f"the installed vLLM does not support {', '.join(names)}"
     removals = [last for name in names if (last := history.find_removal("architectures", name))]
     later = [new for name in names if (new := history.find_first_release("architectures", name))]
     if removals:
-        change = f"take an image with vLLM {removals[0].last}, the last release known to have it"
+        change = f"use an image with vLLM {removals[0].last}, the last release known to support it"
     elif later:
-        change = f"take an image with vLLM {later[0]} or a later one"
+        change = f"use an image with vLLM {later[0]} or a later one"
     else:
-        change = "take another model, or an image with a vLLM that knows it"
+        change = "use another model, or an image with a vLLM that supports it"
     return Finding(Level.FAIL, "architecture", text, change)
 
 
@@ -131,7 +131,7 @@ def check_context_length(model: Candidate) -> Iterator[Finding]:
         yield Finding(Level.OK, "context", f"{how}{shape.default_length} tokens, {source}")
     elif shape.max_length and requested > shape.max_length:
         limit = f"{shape.length_key} is {shape.max_length}"
-        text = f"{name}={requested} is more than the model takes: {limit}"
+        text = f"{name}={requested} is more than the model supports: {limit}"
         # This is only a warning: vLLM may be configured to allow the length, and the limit of an
         # embedding model may depend on files that are not on this machine.
         change = f"set {name}={shape.max_length}, or leave it unset"
@@ -152,9 +152,9 @@ def check_quantization(model: Candidate) -> Iterator[Finding]:
         return
     removal = history.find_removal("choices", f"QUANTIZATION={method}")
     level = Level.FAIL if removal else Level.WARN
-    known = f"; vLLM {removal.last} had it" if removal else ""
-    text = f"the checkpoint is quantised by {method}, which the installed vLLM does not list{known}"
-    yield Finding(level, "quantization", text, "take a checkpoint that is quantised by another")
+    known = f"; vLLM {removal.last} supported it" if removal else ""
+    text = f"the installed vLLM does not support the checkpoint's quantization, {method}{known}"
+    yield Finding(level, "quantization", text, "use a checkpoint with another quantization")
 
 
 def report_parsers(model: Candidate) -> Iterator[Finding]:
@@ -181,7 +181,7 @@ def check_startup_timeout(
     """Check that the platform's timeout is as long as the startup may take."""
     value = environ.get(INIT_TIMEOUT, "").strip()
     if value and not value.isdecimal():
-        text = f"{INIT_TIMEOUT}={value} is no whole number of seconds"
+        text = f"{INIT_TIMEOUT}={value} is not a whole number of seconds"
         yield Finding(Level.WARN, "start-up time", text, f"set {INIT_TIMEOUT}=600")
         return
     limit = int(value) if value else DEFAULT_INIT_TIMEOUT_S

@@ -140,7 +140,7 @@ def verdict_finding(verdict: Verdict, change: str, price: str = "") -> Finding:
         return Finding(level, "memory", f"{name}: {verdict.reason}", change)
     capacity = f"{verdict.context} tokens, concurrency {concurrency_text(verdict)}"
     text = f"{name}: {capacity}{price and f', {price} an hour'}; {verdict.reason}"
-    more = "take more of them, or larger ones, if that is not enough"
+    more = "use more GPUs, or larger ones, for a longer context"
     return Finding(level, "memory", text, more if verdict.fit is Fit.SHORTER else "")
 
 

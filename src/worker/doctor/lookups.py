@@ -54,14 +54,14 @@ class Lookups:
     def wait_for_result(self, artifact: Artifact) -> Snapshot | Finding:
         """Wait for an artifact's look-up; return its snapshot, or a finding on the failure."""
         if not is_searched_by_store(artifact):
-            text = f"{artifact.model} is not looked at: it is neither a directory nor on the hub"
+            text = f"{artifact.model} is not checked: it is neither a directory nor on the hub"
             return Finding(Level.UNKNOWN, "model", text)
         self.start_lookup(artifact)
         pending, deadline = self._pending[artifact]
         try:
             return pending.result(max(0.0, deadline - time.monotonic()))
         except TimeoutError:
-            text = f"the hub did not tell everything within {HUB_TIMEOUT_S:.0f} s"
+            text = f"the hub did not answer all requests within {HUB_TIMEOUT_S:.0f} s"
             return Finding(Level.UNKNOWN, "model", text, "try again")
         except ModelUnavailable as why:
             topic = "access" if why.reason in ACCESS_REASONS else "model"
@@ -85,7 +85,7 @@ def check_artifact(
         text = f"{name}: {problem} in {artifact.model}"
         return Finding(Level.FAIL, topic, text, f"name another {topic}")
     where = {Origin.DIRECTORY: "is a directory", Origin.DOWNLOAD: "is on the hub"}.get(
-        result.origin, f"is there (from the {result.origin})"
+        result.origin, f"was found in the {result.origin}"
     )
     return Finding(Level.OK, topic, f"{name}: {artifact.model} {where}")
 
@@ -94,7 +94,7 @@ def _file_problem(artifact: Artifact, snapshot: Snapshot) -> str:
     """Return the problem of an artifact's files; empty if there is no problem."""
     names = [file.name for file in (*snapshot.weights, *snapshot.others)]
     if artifact.kind is ArtifactKind.TOKENIZER:
-        return "" if has_required_files(names, artifact) else "there are no files of a tokenizer"
+        return "" if has_required_files(names, artifact) else "there are no tokenizer files"
     if artifact.kind is ArtifactKind.ADAPTER and CONFIG not in names:
         return f"there is no {CONFIG}"
     if artifact.kind is ArtifactKind.ADAPTER and not snapshot.weights:

@@ -27,7 +27,7 @@ DEFAULT_MIN_MODEL_LEN: int = Settings.model_fields["min_model_len"].default
 # Verdicts on one engine that apply to the whole worker, the worst first.
 _WORST_FIRST = (Fit.NO, Fit.UNKNOWN, Fit.DOUBTFUL)
 
-NO_WEIGHTS = "how large the model's weights are is not known"
+NO_WEIGHTS = "the size of the model's weights is unknown"
 CANNOT_BUILD = "vLLM can't build the model here"
 
 
@@ -96,7 +96,7 @@ def judge_fit(
     if too_old := [kind.name for kind in types if kind.capability < plan.min_capability]:
         least = f"{plan.min_capability // 10}.{plan.min_capability % 10}"
         method = plan.config.model_config.quantization
-        why = f"{method} needs compute capability {least}: not {', '.join(too_old)}"
+        why = f"{method} needs compute capability {least}: {', '.join(too_old)} lacks it"
         return Verdict(choice, Fit.NO, why)
     share = plan.parameter_count / (whole.parameter_count or 1) / model.pipeline_stage_count
     offloaded = float(model.vllm_arguments.cpu_offload_gb) * GIB
@@ -120,8 +120,8 @@ def _judge_weights(
         free = budget * tolerance - size - reserve
         cache = fixed_cache or free
         why = (
-            f"weights {readable_size(size)} + about {readable_size(reserve)} set aside "
-            f"in {readable_size(budget)}"
+            f"weights {readable_size(size)} + about {readable_size(reserve)} reserved, "
+            f"of {readable_size(budget)}"
         )
         if cache > free or free <= 0:
             return Verdict(choice, Fit.NO, why)

@@ -73,7 +73,7 @@ def rehearse_startup(
     refused_names = sorted(model.engine.operator_options.keys() - engine.operator_options.keys())
     refused_settings = [model.engine.setting_name(name) for name in refused_names]
     if findings and refused_settings:
-        text = f"{findings[-1].text}\nwhat follows is judged without {', '.join(refused_settings)}"
+        text = f"{findings[-1].text}\nthe checks below ignore {', '.join(refused_settings)}"
         findings[-1] = replace(findings[-1], text=text)
     if findings:
         model = Candidate.from_snapshot(engine, model.snapshot, model.parts)
@@ -92,7 +92,7 @@ def _to_findings(
         text = text.replace(folder, name)
     if not culprits and model.config and model.shape is None:
         topic = "configuration"
-        alone = "vLLM does not know the model's shape by its config.json alone"
+        alone = "vLLM can't derive the model's shape from config.json alone"
         text = f"{'vLLM refuses the model' if model.is_on_disk else alone}: {text}"
         # The cause may be that the trusted code is not on this machine; no change helps.
         change = "" if model.vllm_arguments.trust_remote_code else change
@@ -100,7 +100,7 @@ def _to_findings(
     # vLLM may refuse an option on this machine's CPU but accept it on the GPU.
     if on_other_machine and refusal.problem_on_gpu != refusal.problem:
         level, change = Level.UNKNOWN, ""
-        text = f"not known without the GPU, where vLLM may not say: {text}"
+        text = f"unknown without the GPU, on which vLLM may accept it: {text}"
     yield Finding(level, topic, text, change)
 
 

@@ -32,7 +32,7 @@ _MAX_GPUS = 8
 _MULTIPLE = 1024
 # Maximum number of characters of a refusal: vLLM's contains lengthy advice.
 _MAX_REFUSAL_LENGTH = 400
-_SMALLER = "take a smaller model, or one that is quantised"
+_SMALLER = "use a smaller model, or one that is quantized"
 
 
 def check_memory(
@@ -45,7 +45,7 @@ def check_memory(
     """
     if not machine.cpu and not machine.gpus:
         text = "this machine has no GPU, and the installed vLLM needs one"
-        yield Finding(Level.FAIL, "parallel", text, "check on a machine like the worker's")
+        yield Finding(Level.FAIL, "parallel", text, "run the check on a machine like the worker's")
         return
     are_sizes_known = True
     for model in models:
@@ -76,7 +76,7 @@ def _unknown_size_finding(model: Candidate, machine: Machine) -> Finding | None:
             # The startup builds the same layers, so it would fail, too.
             return Finding(Level.FAIL, "model", error.message)
         why = "" if known else f": {error.message}"
-        text = f"how much memory the model takes is not known{why}"
+        text = f"the memory that the model needs is unknown{why}"
         return Finding(Level.UNKNOWN, "memory", text)
     return None
 
@@ -106,7 +106,7 @@ def _gpu_remedies(model: Candidate, verdict: Verdict, tensor_size: int, min_len:
             break
     for pool in POOLS:
         if judge_fit(model, replace(choice, types=pool.types), min_len, tensor_size).fit in FITTING:
-            changes.append(f"take a GPU with {pool.gb} GB")
+            changes.append(f"use a GPU with {pool.gb} GB")
             break
     return ", or ".join(changes) or _SMALLER
 
@@ -125,7 +125,7 @@ def _check_ram(topic: str, models: Sequence[Candidate], ram: int) -> Finding:
     if high + caches * space <= ram * USABLE_MEMORY_SHARE:
         return Finding(Level.OK, topic, text)
     smaller = int((ram * USABLE_MEMORY_SHARE - high) / caches // GIB) if caches else 0
-    others = _SMALLER if len(models) == 1 else "take smaller models, or only one"
+    others = _SMALLER if len(models) == 1 else "use smaller models, or only one"
     change = f"set {CPU_KVCACHE_SPACE}={smaller}" if smaller > 0 else others
     if low + caches * space > ram * ERROR_MARGIN:
         return Finding(Level.FAIL, topic, text, change)
@@ -136,7 +136,7 @@ def _check_kv_cache(model: Candidate, min_len: int, ram: int) -> Finding:
     """Check how many tokens fit into a CPU's KV cache, with the same messages as the startup."""
     plan, space = model.cache_plan(model.tensor_parallel_size()), _cpu_kv_cache_bytes()
     if not plan.specs:
-        return Finding(Level.OK, "cache", "nothing is kept of a text")
+        return Finding(Level.OK, "cache", "the model has no KV cache")
     requested = model.vllm_arguments.max_model_len
     requested = None if requested == -1 else requested
     shorter = None

@@ -148,7 +148,7 @@ def detect_machine() -> Machine:
     """
     platform = import_from_vllm("current_platform")
     if platform.is_unspecified():
-        raise MachineUnfit("vLLM finds no GPU on this machine, and is not its CPU build")
+        raise MachineUnfit("vLLM finds no GPU on this machine, and this is not its CPU build")
     if platform.is_cpu():
         try:
             # vLLM's compiled extension needs libnuma, but vLLM continues without the extension.

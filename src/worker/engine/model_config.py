@@ -34,9 +34,7 @@ _UNBOUNDED_LENGTH = 2**31
 # Maximum length of a message in characters, since some messages list everything that vLLM supports.
 _MAX_MESSAGE_LENGTH = 400
 
-TRANSCRIPTION_ONLY = (
-    "the model does nothing but write down speech, and no route of the worker serves that"
-)
+TRANSCRIPTION_ONLY = "the model only transcribes speech, which no route of the worker serves"
 
 
 class ModelSupport(StrEnum):

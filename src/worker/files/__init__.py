@@ -286,7 +286,7 @@ def _require_same_file(file: StoredFile, *, is_same: bool) -> StoredFile:
         Conflict: The new attempt has another file.
     """
     if not is_same:
-        raise Conflict("A job with the same id came before, with another file.")
+        raise Conflict("An earlier job with the same id had another file.")
     return file
 
 

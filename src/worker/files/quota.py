@@ -56,7 +56,7 @@ class Quota:
             if self._total + needed > self._max_bytes:
                 raise VolumeError(
                     f"all files and outputs of batches may have {self._max_bytes // MEGABYTE:,} MB "
-                    "together (FILES_MAX_TOTAL_MB): delete some of them"
+                    "in total (FILES_MAX_TOTAL_MB): delete some of them"
                 )
             self._total += count
             self._unchecked += count

@@ -81,8 +81,8 @@ class FineTuneCreator:
         rank = self.model.max_lora_rank
         if rank is None:
             raise InvalidInput(
-                "This worker serves no adapters, so that nobody could call the result: "
-                "its operator sets ENABLE_LORA=1."
+                "This worker serves no adapters, so nobody could call the result: "
+                "its operator has to set ENABLE_LORA=1."
             )
         base, wandb = self._base_model_name(request.model, adapters), self._wandb_options(request)
         values, field = request.raw_hyperparameters, request.hyperparameters_field
@@ -158,7 +158,7 @@ def model_directory(model: Model) -> Path:
         InvalidInput: The model can't be trained.
     """
     if "generate" not in model.tasks:
-        raise InvalidInput(f"{model.names[0]} can't be fine-tuned: it writes no text.")
+        raise InvalidInput(f"{model.names[0]} can't be fine-tuned: it does not generate text.")
     if model.directory is None or model.quantization is not None:
         raise InvalidInput(
             f"{model.names[0]} can't be fine-tuned: it is quantised, or not read from a "

@@ -69,7 +69,9 @@ def parse_hyperparameters(
         if (name := FIELD_NAMES.get(key)) is None:
             raise _unknown_key_error(key, FIELD_NAMES, parent)
         if name in fields:
-            raise _invalid_field_error(field, f"{fields[name]} says the same: give one of them")
+            raise _invalid_field_error(
+                field, f"{fields[name]} has the same meaning: use one of them"
+            )
         if value != AUTO:
             fields[name], values[name] = field, _parse_value(key, value, field)
     lora = values.get("lora", {})

@@ -67,7 +67,7 @@ def check_memory(spec: Spec, available: DeviceMemory | None = None) -> None:
     raise error(
         f"The training needs at least {needed / GIB:.1f} GiB of memory, and this {device} has "
         f"{limit / GIB:.1f} GiB{' left' if is_in_use else ''}. A worker that is started with "
-        "--train, on an endpoint of its own with the same volume, has no engine beside it; a "
+        "--train, on an endpoint of its own with the same volume, shares it with no engine; a "
         "smaller r in peft_config, or a smaller model, needs less."
     )
 

@@ -60,7 +60,7 @@ def _training_failure(fine_tune: FineTune, outcome: Outcome | None) -> FineTuneF
     check = fine_tune.newest_row_check_result
     mistakes = check.mistakes if check else ()
     error = outcome.error if outcome else None
-    message = error or "The training has left nothing behind."
+    message = error or "The training has produced no adapter."
     if mistakes:
         return FineTuneFailed(f"invalid_{mistakes[0].file}", message, mistakes[0].file)
     return FineTuneFailed("training_failed", message)

@@ -98,7 +98,7 @@ class RowSources:
         if self.fetcher is None:
             raise InvalidInput(
                 "this worker fetches nothing from addresses (ALLOW_REMOTE_MEDIA=0): "
-                "send the file to /v1/files, and give its id"
+                "upload the file to /v1/files, and pass its id"
             )
         with self.files.create(id, _url_file_name(url), PURPOSE) as write:
             # A separate event loop, because writes to the volume may block.
@@ -122,11 +122,11 @@ async def _download(
         async with asyncio.timeout(FETCH_TIMEOUT_S):
             await fetcher.download(url, budget, write_chunk)
     except UnusableURL as reason:
-        raise InvalidInput(f"{reason}; or send the file to /v1/files, and give its id") from None
+        raise InvalidInput(f"{reason}; or upload the file to /v1/files, and pass its id") from None
     except TimeoutError:
         raise InvalidInput(
             f"it could not be fetched within {FETCH_TIMEOUT_S:g} seconds: "
-            "send the file to /v1/files, and give its id"
+            "upload the file to /v1/files, and pass its id"
         ) from None
 
 

@@ -204,7 +204,7 @@ class FineTuneStep:
         async with _trainer_process(command, low_priority=low_priority, wandb=wandb) as process:
             status, was_stopped = await self._wait_for_exit(process, turn, reader)
         if status == ExitStatus.VOLUME_FAILURE:
-            raise VolumeError("The volume is full, or can't be written to: the training stands.")
+            raise VolumeError("The volume is full, or can't be written to: the training is paused.")
         outcome = await asyncio.to_thread(fine_tune.read_outcome, attempt)
         is_checked = check_only and status == ExitStatus.FINISHED
         if outcome is None and not was_stopped and not is_checked:
@@ -248,7 +248,7 @@ class FineTuneStep:
         may_be_transient = is_signalled and self._crashes == 1
         if self._crashes > MAX_CRASHES or not (step > first_step or may_be_transient):
             raise FineTuneFailed("training_failed", reason)
-        log.warning("fine-tune %s: %s It goes on from step %d.", fine_tune.id, reason, step)
+        log.warning("fine-tune %s: %s It continues from step %d.", fine_tune.id, reason, step)
 
     async def _end_tuning(self, result: FineTuneResult) -> None:
         stored = await asyncio.to_thread(self._fine_tune.end, result)
@@ -263,8 +263,8 @@ async def _trainer_process(
     try:
         process = await TrainerProcess.start(command, low_priority=low_priority, wandb=wandb)
     except OSError as error:
-        log.warning("the process that trains can't be started: %s", error)
-        raise EngineBusy("This machine has no room for a further process.") from error
+        log.warning("the training process can't be started: %s", error)
+        raise EngineBusy("This machine can't start another process.") from error
     try:
         yield process
     finally:

@@ -82,7 +82,7 @@ def check_restricted_keys(
             message = f"{STRUCTURED_OUTPUTS}: unknown key {name!r}"
             raise InvalidInput(message, param=STRUCTURED_OUTPUTS)
     if body.get("priority") and not has_priorities:
-        message = "requests are answered in their order: SCHEDULING_POLICY=priority heeds it"
+        message = "requests are answered in their order: SCHEDULING_POLICY=priority uses it"
         raise InvalidInput(f"priority: {message}", param="priority")
     if body.get("encoding_format") in BINARY_ENCODINGS:
         message = "encoding_format: float or base64, since answers are JSON"

@@ -83,5 +83,5 @@ def _refuse_duplicate_constraints(constraints: list[Constraint], holder: str) ->
             raise param_error(name, message, holder, add_name=False)
     kinds = [name for kind, (name, _) in found.items() if kind in CONSTRAINT_KINDS]
     if len(kinds) > 1:
-        message = f"an answer is held to one of {', '.join(kinds)}, not more"
+        message = f"an answer can be constrained by one of {', '.join(kinds)}, not more"
         raise param_error(kinds[0], message, holder, add_name=False)

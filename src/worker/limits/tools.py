@@ -57,7 +57,9 @@ def _check_template_kwargs(kwargs: Any) -> None:
             raise InvalidInput(f"{TEMPLATE_KWARGS}: {message}", param=TEMPLATE_KWARGS)
         if name in RESERVED_NAMES:
             place = f"{TEMPLATE_KWARGS}.{name}"
-            raise InvalidInput(f"{place}: not in a request: vLLM sets it itself", param=place)
+            raise InvalidInput(
+                f"{place}: not allowed in a request: vLLM sets it itself", param=place
+            )
 
 
 def _function_paths_and_names(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -66,7 +66,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
         same = request.model_copy(update={"created_at": stored.created_at})
         if stored.model_dump_json() != same.model_dump_json():
             raise Conflict(
-                f"The {record.noun} {record.id!r}, of a job with the same id, is another one."
+                f"The {record.noun} {record.id!r} of an earlier job with the same id differs."
             )
         return record
 

@@ -75,10 +75,10 @@ def parse_web_url(text: str) -> URL:
     """
     if len(text) > MAX_URL_LENGTH:
         raise UnusableURL(
-            f"its URL has {len(text):,} characters, and at most {MAX_URL_LENGTH:,} are read"
+            f"its URL has {len(text):,} characters, and at most {MAX_URL_LENGTH:,} are accepted"
         )
     if _AMBIGUOUS_CHARACTER.search(text):
-        raise UnusableURL("its URL has a blank, a backslash or a control character")
+        raise UnusableURL("its URL has a space, a backslash or a control character")
     authority = _AUTHORITY.match(text)
     if authority is None:
         raise UnusableURL("its URL is neither http, https nor data")

@@ -126,7 +126,7 @@ class MediaBudget:
             raise self._limit_error(f"{size:,} {unit}", limit, setting)
 
     def _limit_error(self, size: str, limit: int, setting: str) -> InvalidInput:
-        message = f"{self.name}: {size}, and at most {limit:,} are taken ({setting})"
+        message = f"{self.name}: {size}, and at most {limit:,} are accepted ({setting})"
         return InvalidInput(message, param=self.name)
 
 

@@ -143,7 +143,7 @@ class WebFetcher:
         url = parse_web_url(address)
         host = (url.raw_host or "").lower().removesuffix(".")
         if self._domains and host not in self._domains:
-            raise UnusableURL("its host is none of ALLOWED_MEDIA_DOMAINS")
+            raise UnusableURL("its host is not one of ALLOWED_MEDIA_DOMAINS")
         return url
 
     def _open_socket(self, info: Any) -> socket.socket:

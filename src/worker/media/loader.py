@@ -71,14 +71,14 @@ class MediaLoader:
     def _check_supported(self, media: list[Medium]) -> None:
         if (count := len(media)) > self._limits.parts:
             limit = self._limits.parts
-            message = f"{count} media in one request, and at most {limit} are taken"
+            message = f"{count} media in one request, and at most {limit} are accepted"
             raise _refusal_error(media[limit], f"{message} (MEDIA_MAX_PARTS)")
         for medium in media:
             if medium.kind not in self._kinds:
                 accepted = " and ".join(["text", *sorted(self._kinds)])
-                raise _refusal_error(medium, f"this model takes {accepted}")
+                raise _refusal_error(medium, f"this model accepts {accepted}")
             if _is_remote(medium) and not self._limits.allow_remote:
-                raise _refusal_error(medium, "this endpoint takes media as data: URLs only")
+                raise _refusal_error(medium, "this endpoint accepts media as data: URLs only")
 
     async def _load_all_media(self, media: list[Medium]) -> dict[ValuePath, str]:
         """Check all media, and return the ``data:`` URLs of the remote media by their paths."""

@@ -14,8 +14,8 @@ MediaKind = Literal["image", "video", "audio"]
 # Keys and indexes that lead to a value in a body.
 ValuePath = tuple[str | int, ...]
 
-_OPERATOR_ONLY = "it is the operator's to set"
-_NO_TENSORS = "this worker takes text, token ids and media"
+_OPERATOR_ONLY = "only the operator can set it"
+_NO_TENSORS = "this worker accepts text, token ids and media"
 _NO_CACHE_TRANSFER = "this worker shares its cache with no other"
 
 # Keys that are refused in a body, and in those of its objects that vLLM merges into the body's
@@ -135,7 +135,7 @@ def _refuse_keys(container: Mapping[str, Any], denied: Mapping[str, str], place:
     for name, value in container.items():
         if name in denied and value is not None:
             field = f"{place}.{name}" if place else name
-            raise InvalidInput(f"{field}: not in a request: {denied[name]}", param=field)
+            raise InvalidInput(f"{field}: not allowed in a request: {denied[name]}", param=field)
 
 
 def _nested_parts(
@@ -171,7 +171,7 @@ def _media_in_part(part: dict[str, Any], path: ValuePath) -> Iterator[Medium]:
     place = ".".join(map(str, path))
     type_ = part.get("type")
     if isinstance(type_, str) and type_ in DENIED_PART_KEYS:
-        message = f"{place}.type: not in a request: {DENIED_PART_KEYS[type_]}"
+        message = f"{place}.type: not allowed in a request: {DENIED_PART_KEYS[type_]}"
         raise InvalidInput(message, param=f"{place}.type")
     _refuse_keys(part, DENIED_PART_KEYS, place)
     for key, kind in URL_KINDS.items():

@@ -190,7 +190,7 @@ def watch_startup(pid: int, shared_phase: mmap.mmap, timeout_s: float) -> None:
     try:
         count_io_bytes(Path(f"/proc/{pid}"))
     except OSError as error:
-        log.warning("a start that hangs is not noticed here, where /proc lacks: %s", error)
+        log.warning("a start that hangs can't be detected, because /proc lacks: %s", error)
         return
     worker, idle_s, detector = psutil.Process(pid), 0.0, StallDetector(time.monotonic())
     last_usage: dict[psutil.Process, tuple[float, int]] = {}
@@ -207,10 +207,9 @@ def kill_startup(processes: list[psutil.Process], phase: str, timeout_s: float) 
     """Log where the startup hangs, and end all of its processes, the worker's own last."""
     position = f"in its phase {phase!r}" if phase else "between two phases"
     log.critical(
-        "the start has not moved for %g s %s: no processor time, no bytes read or written, "
-        "nothing logged. It is taken for this machine's fault: it ends, and has taken no job. "
-        "Where its processes are, the last call first (START_STALL_S=0: a start may take any "
-        "time):",
+        "the start has made no progress for %g s %s: no CPU time, no bytes read or written, "
+        "nothing logged. The machine is probably faulty. The worker exits; it has taken no job. "
+        "The calls of its processes, the last one first (START_STALL_S=0 disables this check):",
         timeout_s,
         position,
     )
@@ -231,7 +230,7 @@ def dump_stacks_and_kill(process: psutil.Process) -> None:
         deadline = time.monotonic() + EXIT_TIMEOUT_S
         while process.status() != psutil.STATUS_ZOMBIE:
             if time.monotonic() > deadline:
-                log.critical("pid %d does not answer: it is killed", process.pid)
+                log.critical("pid %d does not respond, and is killed", process.pid)
                 process.kill()
                 return
             time.sleep(0.02)

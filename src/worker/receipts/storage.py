@@ -83,7 +83,7 @@ class ReceiptFile:
                 self._has_pending.set()
                 self._path = None
                 if not self._has_failed:
-                    log.warning("receipts wait for the volume: %s", error)
+                    log.warning("receipts could not be written to the volume, and wait: %s", error)
                 self._has_failed = True
             else:
                 self._has_failed = False

@@ -88,7 +88,9 @@ def _simplify_parts(item: Any) -> Any:
         return item
     for parts in (item.get("content"), item.get("output")):
         if isinstance(parts, list) and any(_has_type(part, "input_file") for part in parts):
-            raise InvalidInput("input: this worker takes no files: send their text", param="input")
+            raise InvalidInput(
+                "input: this worker accepts no files: send their text", param="input"
+            )
     if item.get("type") == "function_call_output" and _has_only_text(item.get("output")):
         return {**item, "output": _join_text(item["output"])}
     if item.get("role") == "assistant" and _has_only_text(item.get("content")):

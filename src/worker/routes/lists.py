@@ -161,7 +161,7 @@ async def _make_result(
         result = error.body(id)
     if (size := json_size(result)) > PIECES_LIMIT_BYTES:
         message = (
-            f"This result has {size:,} bytes and one yield holds {PIECES_LIMIT_BYTES:,}: "
+            f"This result has {size:,} bytes and a yield has at most {PIECES_LIMIT_BYTES:,}: "
             "ask for fewer tokens or log probabilities."
         )
         result = AnswerTooLarge(message).body(id)

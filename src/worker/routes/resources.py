@@ -34,8 +34,8 @@ StartWork = Callable[[WorkReference], Awaitable[bool]]
 TRAINING_OFF = (
     "This worker trains no adapters (FINE_TUNE=off, the default on a GPU): send the job to an "
     "endpoint whose workers are started with --train, with the same volume, or set "
-    "FINE_TUNE=exclusive, with which the engine makes room for a training and answers nothing "
-    "meanwhile, or FINE_TUNE=beside where GPU_MEMORY_UTILIZATION leaves enough memory."
+    "FINE_TUNE=exclusive, with which the engine frees its memory for a training and can't answer "
+    "until it ends, or FINE_TUNE=beside where GPU_MEMORY_UTILIZATION leaves enough memory."
 )
 
 

@@ -44,10 +44,10 @@ class BackgroundWork:
             unfinished_work = await asyncio.to_thread(self._worker.list_unfinished_work)
         except WorkerError as error:
             # A server without a volume has no unfinished work.
-            log.debug("nothing goes on: %s", error)
+            log.debug("no unfinished work is continued: %s", error)
             return
         for work in unfinished_work:
-            log.info("%s goes on", work)
+            log.info("%s continues", work)
             self._start_task(work)
 
     async def start_work(self, work: WorkReference) -> bool:

@@ -121,4 +121,4 @@ def _object_with_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_nan_and_infinity(name: str) -> Any:
-    raise InvalidInput(f"The body is broken JSON: {name} is no number that JSON has.")
+    raise InvalidInput(f"The body is broken JSON: {name} is not a number in JSON.")

@@ -12,7 +12,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from worker.errors import EngineBusy
 from worker.serve.startup_server import MAX_HEAD_BYTES, service_unavailable
 
-_FULL = json.dumps(EngineBusy("The server has as many connections as it can hold.").body())
+_FULL = json.dumps(EngineBusy("The server has its maximum number of connections.").body())
 # Before a request is parsed, no app can respond to it.
 _REFUSAL = service_unavailable(_FULL.encode(), 1)
 

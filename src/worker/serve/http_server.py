@@ -85,7 +85,9 @@ def make_server(
         console: Whether ``/`` is the console's page.
     """
     if host not in LOOPBACK and settings.serve_api_key is None:
-        log.warning("anyone who reaches this port is answered: set SERVE_API_KEY to ask for a key")
+        log.warning(
+            "everyone who can reach this port is answered: set SERVE_API_KEY to require a key"
+        )
     app: ASGIApp = WorkerApp(engines, settings)
     if console:
         app = ConsoleApp(app, needs_key=settings.serve_api_key is not None)

@@ -25,7 +25,7 @@ HIGHEST_PORT = 65_535
 HAND_OVER_TIMEOUT_S = 30.0
 
 _BODY = json.dumps(
-    EngineBusy("The worker is starting. Send the request again in some seconds.").body()
+    EngineBusy("The worker is starting. Send the request again in a few seconds.").body()
 )
 
 

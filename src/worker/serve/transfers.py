@@ -136,7 +136,7 @@ def _parse_upload(form: FormData) -> tuple[Upload, UploadFile]:
     """
     file = form.get("file")
     if not isinstance(file, UploadFile):
-        raise InvalidInput("file: the form has no file of this name", param="file")
+        raise InvalidInput("file: the form has no file with this name", param="file")
     fields: dict[str, Any] = {"filename": file.filename or None}
     expires: dict[str, Any] = {}
     for name, value in form.multi_items():

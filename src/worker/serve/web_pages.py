@@ -48,16 +48,16 @@ class WebPageFilter:
         host, origin = headers.get("host"), headers.get("origin")
         if host is not None and not _is_safe_host(host):
             raise Forbidden(
-                "The Host is none of this machine. Without a key the worker serves 127.0.0.1 and "
-                "localhost only: set SERVE_API_KEY to serve other names."
+                "The Host header does not name this machine. Without a key the worker serves "
+                "127.0.0.1 and localhost only: set SERVE_API_KEY to serve other names."
             )
         if origin in self._allowed:
             return
         foreign = origin is not None and origin.partition("://")[2] != host
         if foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
             raise Forbidden(
-                "This is not for web pages: ALLOWED_ORIGINS names the origins of those that may "
-                "call the worker."
+                "Web pages may not call this worker: ALLOWED_ORIGINS lists the origins of those "
+                "that may."
             )
 
 

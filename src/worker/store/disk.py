@@ -102,7 +102,7 @@ def count_elements(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
                 counted[kind] += prod(shape)
         except SafetensorError as error:
             cut_off = _INCOMPLETE in str(error)
-            return None, f"{path.name} {'is cut off' if cut_off else 'is no safetensors file'}"
+            return None, f"{path.name} {'is cut off' if cut_off else 'is not a safetensors file'}"
     return counted, None
 
 

@@ -132,7 +132,7 @@ def retry(call: Callable[[], T], failure: type[Exception], is_final: Callable[[A
             if is_final(error):
                 raise
             pause_s = random.uniform(0, longest_s)
-            log.warning("%s; tried again in %.1f s", error, pause_s)
+            log.warning("%s; retrying in %.1f s", error, pause_s)
             time.sleep(pause_s)
     return call()
 

@@ -17,7 +17,7 @@ class Reason(Enum):
         "set {setting} to owner/name, or to the whole path of a directory",
     )
     OFFLINE = (
-        "not complete on the disk, and HF_HUB_OFFLINE forbids to ask the hub",
+        "not complete on the disk, and HF_HUB_OFFLINE forbids requests to the hub",
         "unset HF_HUB_OFFLINE (or TRANSFORMERS_OFFLINE), or download the model first",
     )
     TOKEN_MISSING = (
@@ -30,7 +30,7 @@ class Reason(Enum):
     )
     MISSING = (
         "the hub has no such repository, or hides it",
-        "mend {setting}; for a private repository set HF_TOKEN to a token that may read it",
+        "correct {setting}; for a private repository, set HF_TOKEN to a token that may read it",
     )
     REVISION_MISSING = (
         "the repository has no such revision",
@@ -38,20 +38,20 @@ class Reason(Enum):
     )
     BAD_TOKEN = ("the hub refuses HF_TOKEN", "set HF_TOKEN to a new token, or unset it")
     ODD_TOKEN = (
-        "HF_TOKEN holds characters that no token has",
+        "HF_TOKEN contains characters that no token has",
         "copy it again, without quotation marks, spaces and line breaks",
     )
     UNREACHABLE = (
         "the hub does not answer",
-        "look whether it can be reached from here (HF_ENDPOINT names another), and try again",
+        "check that this machine can reach it, or point HF_ENDPOINT at a mirror",
     )
     RATE_LIMITED = (
-        "the hub grants no more requests for now",
-        "try again later, or set HF_TOKEN: whoever is known is granted more",
+        "the hub's rate limit is reached",
+        "try again later, or set HF_TOKEN, which raises the limit",
     )
-    HUB_FAILS = ("the hub answers with an error of its own", "try again later")
+    HUB_FAILS = ("the hub has a server error", "try again later")
     NO_FILES = (
-        "the repository has nothing that could be loaded",
+        "the repository has no files that can be loaded",
         "set {setting} to one with safetensors, or LOAD_FORMAT to the format that it has",
     )
     BROKEN_FILES = (
@@ -60,16 +60,16 @@ class Reason(Enum):
         "of its weights",
     )
     WRONG_CHECKSUM = (
-        "what the hub sends is not what it announces",
-        "try again; if that stays, set {revision} to another commit",
+        "the hub's data does not match its listing",
+        "try again; if it happens again, set {revision} to another commit",
     )
     NO_SPACE = (
-        "there is not enough room to download it",
-        "take a larger volume or container disk, or set BASE_PATH to where there is room",
+        "there is not enough space to download it",
+        "use a larger volume or container disk, or set BASE_PATH to a larger one",
     )
     FULL_DISK = (
         "this machine's disk is full",
-        "take a larger container disk, or a network volume, which all workers share",
+        "use a larger container disk, or a network volume, which all workers share",
     )
     UNWRITABLE = (
         "it can't be stored",

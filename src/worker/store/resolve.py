@@ -77,12 +77,12 @@ def _find_baked(artifact: Artifact, places: Places) -> tuple[Path, str]:
             continue
         if not baked.place.is_dir():
             # A volume may be mounted over the model's path in the image.
-            raise _PlaceSkippedError(f"{baked.place} is gone, or hidden by what is mounted over it")
+            raise _PlaceSkippedError(f"{baked.place} is missing, or hidden by a mount over it")
         if why := _snapshot_problem(baked.place.parents[1], baked.place, baked.commit, artifact):
             raise _PlaceSkippedError(why)
         return baked.place, baked.commit
     models = ", ".join(f"{baked.model}@{baked.revision or baked.commit}" for baked in places.baked)
-    raise _PlaceSkippedError(f"it holds {models}")
+    raise _PlaceSkippedError(f"it contains {models}")
 
 
 def _is_same_revision(revision: str | None, baked: BakedModel) -> bool:

@@ -79,7 +79,7 @@ class ArtifactLocation:
             return f"{self.artifact.model} is a directory"
         where = "downloaded" if self.origin is Origin.DOWNLOAD else f"from the {self.origin}"
         commit = f", commit {self.commit[:12]}" if self.commit else ""
-        passed = f"; passed over: {'; '.join(self.skipped)}" if self.skipped else ""
+        passed = f"; skipped: {'; '.join(self.skipped)}" if self.skipped else ""
         return f"{self.artifact.model} {where}{commit}: {self.directory}{passed}"
 
 

@@ -91,7 +91,7 @@ class Volume:
         if not (self.may_create_root or self.root.is_dir()):
             raise VolumeError(
                 "this worker has no network volume to keep files on: "
-                "its operator attaches one, or sets FILES_PATH"
+                "its operator has to attach one, or set FILES_PATH"
             )
         return self.root / WORKER_DIRECTORY / name
 
@@ -153,7 +153,7 @@ class Volume:
             resolved.is_file()
         except (OSError, RuntimeError, UnicodeEncodeError):
             # The path has a symlink loop, a name that is too long, or an unpaired surrogate.
-            raise InvalidInput("the path leads to nothing that there can be") from None
+            raise InvalidInput("no such path can exist") from None
         return resolved
 
 
@@ -177,7 +177,7 @@ def check_space(directory: Path, size: int = 0) -> None:
         disk = os.statvfs(existing)
     reserved = min(MAX_RESERVED_BYTES, disk.f_blocks * disk.f_frsize // RESERVED_DIVISOR)
     if disk.f_bavail * disk.f_frsize < reserved + size:
-        raise VolumeError(f"the volume is full: {reserved // 1_000_000:,} MB of it stay free")
+        raise VolumeError(f"the volume is full: {reserved // 1_000_000:,} MB of it are reserved")
 
 
 @contextlib.contextmanager

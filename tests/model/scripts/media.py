@@ -84,9 +84,12 @@ def attacks_are_refused(llm: LLM, port: int) -> None:
     attacks: list[tuple[dict[str, Any], str]] = [
         (loopback_image, no_address),
         (route(CHAT, {**loopback_image}), no_address),
-        (route(CHAT, chat(image_data, uuid="invoice-1")), "uuid: not in a request"),
-        (route(CHAT, chat(image_data, audio_url={"url": url})), "this model takes text and image"),
-        (kwargs, "mm_processor_kwargs: not in a request"),
+        (route(CHAT, chat(image_data, uuid="invoice-1")), "uuid: not allowed in a request"),
+        (
+            route(CHAT, chat(image_data, audio_url={"url": url})),
+            "this model accepts text and image",
+        ),
+        (kwargs, "mm_processor_kwargs: not allowed in a request"),
     ]
     errors = [(failure(run_job(llm, attack)), message) for attack, message in attacks]
     (listed,) = run_job(llm, {"messages_list": [loopback_image["messages"]]})

@@ -11,9 +11,7 @@ JOB = ("--test_input", '{"input": {"prompt": "Hi", "sampling_params": {"max_toke
 # A block has 128 tokens on a CPU, and vLLM reserves one block.
 CACHE = {"NUM_GPU_BLOCKS_OVERRIDE": "5"}
 FITS = 512
-CONTEXT_MESSAGE = re.compile(
-    r"a context of ([\d,]+) tokens, which the memory holds, of the model's"
-)
+CONTEXT_MESSAGE = re.compile(r"the context has ([\d,]+) of the model's")
 # A sequence of a million tokens would take two GiB of the demo model's cache.
 LONG = {"HF_OVERRIDES": '{"max_position_embeddings": 1048576}'}
 LESS_LONG = {"HF_OVERRIDES": '{"max_position_embeddings": 600000}'}
@@ -24,7 +22,7 @@ def test_a_small_cache_shortens_the_context(worker_environ: dict[str, str]) -> N
     environ = {**worker_environ, **CACHE, "MIN_MODEL_LEN": str(FITS)}
     ran = run_command(environ, SCRIPT, *JOB)
     assert ran.returncode == 0, ran.stderr
-    assert f"a context of {FITS} tokens, which the memory holds, of the model's 2,048" in ran.stderr
+    assert f"the context has {FITS} of the model's 2,048 tokens" in ran.stderr
     assert f"context: {FITS} tokens; " in ran.stderr
     assert '"choices"' in ran.stdout
 

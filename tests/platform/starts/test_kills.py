@@ -55,7 +55,7 @@ def test_a_worker_killed_during_startup_training_or_after_healing_leaves_no_proc
         if moment == "healed":
             os.kill(worker.core_pids()[0], signal.SIGKILL)
             # The new core is not a fork, so only the watch on its parent stops it.
-            worker.wait_for_output(" is back after ")
+            worker.wait_for_output(" has restarted after ")
         if moment == "training":
             # This process starts with the first grammar.
             assert not ProcessTree.of_worker(worker).has_all(GRAMMAR)

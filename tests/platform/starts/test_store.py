@@ -30,7 +30,7 @@ from support.volume.disks import fill, mount_disk, remount
 from worker.store import ArtifactLocation
 from worker.store.files import INDEX
 
-WAITING = "another worker downloads it"
+WAITING = "another worker is downloading it"
 # Bytes of a small disk.
 DISK_SIZE = 8_000_000
 
@@ -80,7 +80,7 @@ def test_a_full_disk_is_reported_and_the_next_worker_resumes_the_download(
             filler = fill(disk)
             hub.throttle = SLOW_RATE
             assert worker.wait_for_exit() == 1
-        assert "not enough room" in worker.output
+        assert "not enough space" in worker.output
         assert "BASE_PATH" in worker.output
         assert "Traceback" not in worker.output
         assert not isinstance(resolve_repository(disk), ArtifactLocation)

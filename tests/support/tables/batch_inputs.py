@@ -65,7 +65,7 @@ WRONG_INPUTS = {
             ("half an object at the end", GOOD + GOOD[:-5], 2, ""),
             ("two objects in a line", GOOD[:-1] + GOOD, 1, ""),
             ("an object over two lines", b'{"custom_id":\n"a"}\n', 1, ""),
-            ("an array", GOOD + b"[1]\n", 2, "no JSON object"),
+            ("an array", GOOD + b"[1]\n", 2, "not a JSON object"),
             ("an array of lines", json.dumps(lines(2)).encode(), 1, "object"),
             ("a number", b"5\n", 1, "object"),
             ("null", b"null\n", 1, "object"),

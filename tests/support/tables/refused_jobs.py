@@ -243,7 +243,7 @@ TWO_PATTERNS = with_params(
     guided_whitespace_pattern="a", structured_outputs={"regex": "x", "whitespace_pattern": "b"}
 )
 ONE_SHAPE = "messages and messages_list and prompts: one of them, not more"
-ONE_KIND = "an answer is held to one of guided_json, guided_regex, not more"
+ONE_KIND = "an answer can be constrained by one of guided_json, guided_regex, not more"
 OF_N = "sampling_params.best_of: at least n, which are chosen from that many"
 TWO_MISTAKES = f"sampling_params.n: {AT_LEAST(1)}; sampling_params.best_of: {INTEGER}"
 OUTSIDE = f"sampling_params.return_token_log_probs: {BOOLEAN}"
@@ -275,7 +275,9 @@ def refused_cases() -> Iterator[tuple[str | None, str, Any]]:
     for key, instead, payload in REMOVED:
         yield key, f"sampling_params: {key} is gone: {instead}", payload
     for keys, payload in SEVERAL:
-        message = f"sampling_params: an answer is held to one of {', '.join(keys)}, not more"
+        message = (
+            f"sampling_params: an answer can be constrained by one of {', '.join(keys)}, not more"
+        )
         yield keys[0], message, payload
     for key, value in BOTH.items():
         message = f"{key} is set both in sampling_params and next to it"

@@ -287,4 +287,4 @@ async def test_a_response_too_large_for_one_yield_fails_with_its_size() -> None:
     error = failure(await run_job(chat_job(stream=False), *tokens("é" * 1_000_001)))
     assert (error["code"], error["type"]) == (413, "RequestEntityTooLargeError")
     assert error["message"].startswith("The answer has 2,000,")
-    assert "one yield holds 1,000,000: ask for less: a stream" in error["message"]
+    assert "a yield has at most 1,000,000: ask for less: a stream" in error["message"]

@@ -103,7 +103,10 @@ async def test_a_defect_is_a_500_without_internal_details(
         assert internal not in chunk["error"]
     # The log has the traceback.
     (record,) = [record for record in caplog.records if record.name == "worker.errors"]
-    assert (record.levelno, record.getMessage()) == (logging.ERROR, "request job-1 met a defect")
+    assert (record.levelno, record.getMessage()) == (
+        logging.ERROR,
+        "request job-1 failed because of a defect in the worker",
+    )
     assert record.exc_info
     assert isinstance(record.exc_info[1], LookupError)
 

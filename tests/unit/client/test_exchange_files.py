@@ -131,7 +131,7 @@ def test_a_range_of_a_file_without_a_size_is_an_error() -> None:
     found = run_exchange(
         content_request(range="bytes=0-1"), status_reply("COMPLETED", output=["text"])
     )
-    assert (found.head.status, b"no size of the file" in found.body) == (502, True)
+    assert (found.head.status, b"lacks the size of the file" in found.body) == (502, True)
 
 
 # Uploads too large for a job:

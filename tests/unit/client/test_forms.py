@@ -67,7 +67,7 @@ def test_an_upload_too_large_for_a_job_goes_to_the_volume_first() -> None:
     [
         (b"no form", "form is broken"),
         (form(b"a")[:-9], "breaks off before its end"),
-        (form(b"a", name="data"), "no file of this name"),
+        (form(b"a", name="data"), "no file with this name"),
         (form(b"a", ("a", "1"), ("a[b]", "2")), "a value and an object"),
         (form(b"a", ("a[b]", "2"), ("a", "1")), "a value and an object"),
         (form(b"a", ("a[b]", "1" * 4_097)), "more than 4,096 bytes"),
@@ -114,7 +114,7 @@ def test_a_truncated_form_leaves_no_file(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_full_disk_is_a_507(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with mount_disk(tmp_path / "disk", 2**20) as disk:
         monkeypatch.setattr(tempfile, "tempdir", str(disk))
-        with pytest.raises(Refusal, match="can't be kept on this machine: No space") as raised:
+        with pytest.raises(Refusal, match="can't be stored on this machine: No space") as raised:
             forms.parse_form(FORM, [form(b"x" * (MAX_FILE_BYTES + 1))])
         assert raised.value.status == 507
         # The frames of the failure keep the file open until they are collected.

@@ -20,7 +20,7 @@ OK, WARN, FAIL, UNKNOWN = Level.OK, Level.WARN, Level.FAIL, Level.UNKNOWN
 TRUSTED: dict[str, Any] = {"TRUST_REMOTE_CODE": "1"}
 OWN_CODE = {"auto_map": {"AutoModelForCausalLM": "own.Own"}}
 OWN_TYPE = {"auto_map": {"AutoConfig": "own.Own"}, "model_type": "own"}
-LATER = ", the last release known to have it"
+LATER = ", the last release known to support it"
 
 
 def llama(**changed: Any) -> dict[str, Any]:
@@ -33,10 +33,10 @@ def llama(**changed: Any) -> dict[str, Any]:
         ("LlamaForCausalLM", {}, {}, OK, ""),
         # vLLM derives a model for embedding or ranking from the one that it has.
         ("LlamaForSequenceClassification", {}, {}, OK, ""),
-        ("XverseForCausalLM", {}, {}, FAIL, f"take an image with vLLM 0.23.0{LATER}"),
+        ("XverseForCausalLM", {}, {}, FAIL, f"use an image with vLLM 0.23.0{LATER}"),
         (
             *("NobodysForCausalLM", {}, {}, FAIL),
-            "take another model, or an image with a vLLM that knows it",
+            "use another model, or an image with a vLLM that supports it",
         ),
         ("BigBirdForCausalLM", {}, {}, WARN, ""),
         ("OwnForCausalLM", OWN_CODE, {}, FAIL, "set TRUST_REMOTE_CODE=1 if you trust it"),
@@ -67,7 +67,7 @@ def test_a_complete_model_that_vllm_refuses_fails(tmp_path: Path) -> None:
 def test_a_refusal_based_on_config_json_alone_is_unknown() -> None:
     _, (found,) = rehearse_startup(candidate(CPU, llama(**OWN_TYPE)), StartupContext(CPU))
     assert (found.level, found.topic) == (UNKNOWN, "configuration")
-    assert "by its config.json alone: " in found.text
+    assert "from config.json alone: " in found.text
     assert LLAMA.model in found.text
     assert found.change == "set TRUST_REMOTE_CODE=1 if you trust the repository"
     trusted = candidate(CPU, llama(**OWN_TYPE), **TRUSTED)
@@ -160,8 +160,8 @@ def test_the_report_names_the_place_of_a_model_and_the_skipped_places() -> None:
     skipped = ("image: it holds org/other@main", "platform's cache: it does not have it")
     found = only_finding(checks.report_origin(Snapshot(**{**vars(LLAMA), "skipped": skipped})))
     assert found.level is OK
-    assert "is there, from the volume" in found.text
-    assert found.text.endswith(f"; passed over: {skipped[0]}; {skipped[1]}")
+    assert "was found in the volume" in found.text
+    assert found.text.endswith(f"; skipped: {skipped[0]}; {skipped[1]}")
 
 
 UNSET = "set MAX_MODEL_LEN=131072, or leave it unset"

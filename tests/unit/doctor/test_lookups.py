@@ -72,7 +72,7 @@ def test_a_tokenizer_needs_a_tokenizer_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text("{}")
     found = check(TOKENIZER=str(tmp_path))
     assert (found.level, found.topic) == (Level.FAIL, "tokenizer")
-    assert found.text == f"TOKENIZER_NAME: there are no files of a tokenizer in {tmp_path}"
+    assert found.text == f"TOKENIZER_NAME: there are no tokenizer files in {tmp_path}"
     (tmp_path / name).touch()
     assert check(TOKENIZER=str(tmp_path)).level is Level.OK
 

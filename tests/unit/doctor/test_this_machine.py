@@ -31,7 +31,7 @@ SPACE = "VLLM_CPU_KVCACHE_SPACE"
 CONFIG = RECORDED_MODELS["GQA"].config
 # The whole context of the model, which has to be set explicitly.
 WHOLE_CONTEXT = "MAX_MODEL_LEN=131072"
-SMALLER = "take a smaller model, or one that is quantised"
+SMALLER = "use a smaller model, or one that is quantized"
 
 
 def check_machine(
@@ -55,16 +55,16 @@ def test_a_model_that_fits_is_reported_with_its_figures() -> None:
     found = check_machine("MAX_MODEL_LEN=16384")
     assert found.level is OK
     assert found.text.startswith("RTX 4090: 16384 tokens, concurrency 2; ")
-    assert "weights 15.0 GiB + about 2.0 GiB set aside in 22.8 GiB, 5.8 GiB" in found.text
+    assert "weights 15.0 GiB + about 2.0 GiB reserved in 22.8 GiB, 5.8 GiB" in found.text
     assert "(131072 bytes a token)" in found.text
 
 
 TWO_GPUS = "set TENSOR_PARALLEL_SIZE=2 (with as many GPUs)"
-MORE_GPUS = "take more of them, or larger ones, if that is not enough"
+MORE_GPUS = "use more GPUs, or larger ones, for a longer context"
 
 
 def remedies(length: int, gigabytes: int) -> str:
-    return f"set MAX_MODEL_LEN={length}, or {TWO_GPUS}, or take a GPU with {gigabytes} GB"
+    return f"set MAX_MODEL_LEN={length}, or {TWO_GPUS}, or use a GPU with {gigabytes} GB"
 
 
 FIXED_CACHE = "KV_CACHE_MEMORY_BYTES=2147483648"
@@ -75,7 +75,7 @@ ON_GPUS: dict[str, tuple[Machine, str, Level, str]] = {
     "the third remedy": (A40, WHOLE_CONTEXT, OK, ""),
     "unused GPUs": (TWO_RTX_4090, "", OK, ""),
     "close": (RTX_4090, "MAX_MODEL_LEN=49152", WARN, remedies(47104, 32)),
-    "full of weights": (T4, "MAX_MODEL_LEN=16", FAIL, f"{TWO_GPUS}, or take a GPU with 24 GB"),
+    "full of weights": (T4, "MAX_MODEL_LEN=16", FAIL, f"{TWO_GPUS}, or use a GPU with 24 GB"),
     "offloaded weights": (RTX_4090, "MAX_MODEL_LEN=65536 CPU_OFFLOAD_GB=8", OK, ""),
     "a fixed cache": (RTX_4090, f"MAX_MODEL_LEN=8192 {FIXED_CACHE}", OK, ""),
     # The share of the GPU is ignored if the cache has a fixed size.
@@ -125,7 +125,7 @@ def test_the_minimum_context_must_fit() -> None:
             RECORDED_MODELS["embedder"].config,
             "RUNNER=pooling",
             OK,
-            "nothing is kept of a text",
+            "the model has no KV cache",
         ),
     ],
 )
@@ -211,7 +211,7 @@ def test_without_gpus_all_parts_of_a_model_share_the_memory(
     [
         (80, 20, "GQA", FAIL, f"set {SPACE}=8"),
         (80, 8, "GQA", OK, ""),
-        (50, 8, "GQA", FAIL, "take smaller models, or only one"),
+        (50, 8, "GQA", FAIL, "use smaller models, or only one"),
         # An embedder has no cache.
         (90, 20, "embedder", OK, ""),
     ],

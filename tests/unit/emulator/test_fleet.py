@@ -81,12 +81,12 @@ sys.exit(starts)
     async with running_fleet(tmp_path, command, count=3, long_poll_s=0.05) as running:
         for worker, delay in (("worker-1", 2), ("worker-2", 2), ("worker-3", 1)):
             await running.wait_for_announcement(
-                f"{worker} exited with status 1; it is started again in {delay}"
+                f"{worker} exited with status 1; restarting in {delay}"
             )
         running.peer.advance_clock(2)
         for worker, delay in (("worker-1", 4), ("worker-2", 1), ("worker-3", 1)):
             await running.wait_for_announcement(
-                f"{worker} exited with status 2; it is started again in {delay}"
+                f"{worker} exited with status 2; restarting in {delay}"
             )
         # Only the lines that the log gained since that start.
         await running.wait_for_announcement("    start", times=5)
@@ -111,7 +111,7 @@ async def test_the_last_lines_of_a_worker_that_never_came_up_are_reported(
 ) -> None:
     async with running_fleet(tmp_path, f"{prints}sys.exit(3)") as running:
         await running.wait_for_announcement(announced_lines)
-    exited = "worker-1 exited with status 3; it is started again in 2 s"
+    exited = "worker-1 exited with status 3; restarting in 2 s"
     assert running.announced[-2:] == [exited, announced_lines]
 
 
@@ -125,15 +125,14 @@ sys.exit(1)
     async with running_fleet(tmp_path, answers) as running:
         await running.wait_for_announcement("    DTYPE is wrong")
         assert re.fullmatch(
-            r"worker-1's start failed after \d+\.\d s; it answers why:", running.announced[1]
+            r"worker-1failed to start after \d+\.\d s; it answers jobs with the reason:",
+            running.announced[1],
         )
         (worker,) = await running.workers()
         assert (worker["ready"], worker["unhealthy"]) == (False, True)
         report = await running.peer.post("/runsync", {"input": 1})
         assert (report["status"], report["error"]) == ("FAILED", "DTYPE is wrong")
-        await running.wait_for_announcement(
-            "worker-1 exited with status 1; it is started again in 2 s"
-        )
+        await running.wait_for_announcement("worker-1 exited with status 1; restarting in 2 s")
         assert not running.fleet.ready.is_set()
 
 
@@ -186,9 +185,7 @@ async def test_sigstop_sigcont_and_sigkill_reach_all_processes_of_a_worker(tmp_p
         await running.signal("SIGCONT")
         await poll_until(lambda: "T" not in process_states(pids))
         await running.signal("SIGKILL")
-        await running.wait_for_announcement(
-            "worker-1 exited by SIGKILL; it is started again in 1 s"
-        )
+        await running.wait_for_announcement("worker-1 exited by SIGKILL; restarting in 1 s")
         await wait_until_exited(*pids)
         (worker,) = await running.workers()
         assert (worker["ready"], worker["pid"]) == (False, None)
@@ -276,7 +273,7 @@ async def test_a_worker_that_waits_for_its_restart_is_not_restarted_in_a_drain(
     tmp_path: Path,
 ) -> None:
     async with running_fleet(tmp_path, "sys.exit(1)") as running:
-        await running.wait_for_announcement("it is started again in 2 s")
+        await running.wait_for_announcement("restarting in 2 s")
         await running.drain()
         (worker,) = await running.workers()
         assert worker["starts"] == 1

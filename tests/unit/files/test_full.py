@@ -13,7 +13,7 @@ from worker.files import Files
 from worker.files.quota import Quota
 from worker.volume import Volume, check_space
 
-FULL = r"1 MB together \(FILES_MAX_TOTAL_MB\)"
+FULL = r"1 MB in total \(FILES_MAX_TOTAL_MB\)"
 HALF = 510_000
 
 

@@ -70,8 +70,8 @@ def test_a_fine_tune_stores_its_request(fine_tunes: FineTunes) -> None:
 @pytest.mark.parametrize(
     ("changes", "name", "message"),
     [
-        ({"max_lora_rank": None}, None, "its operator sets ENABLE_LORA=1"),
-        ({"tasks": frozenset({"embed"})}, None, "it writes no text"),
+        ({"max_lora_rank": None}, None, "its operator has to set ENABLE_LORA=1"),
+        ({"tasks": frozenset({"embed"})}, None, "it does not generate text"),
         ({"quantization": "awq"}, None, "it is quantised"),
         ({"directory": None}, None, "not read from a directory. MODEL_NAME has to"),
         ({}, "mine", "model: 'mine' is an adapter: a fine-tune begins with a base model, demo"),

@@ -71,7 +71,7 @@ async def test_a_crash_without_progress_fails_with_the_trainers_message(tmp_path
         # The trainer exits with status 74 if the volume is full.
         ({}, VolumeError("The volume is full")),
         # The command is longer than the kernel allows.
-        ({"command": ("a" * (1 << 20),)}, EngineBusy("no room for a further process")),
+        ({"command": ("a" * (1 << 20),)}, EngineBusy("can't start another process")),
     ],
     ids=["full volume", "no process"],
 )

@@ -93,7 +93,9 @@ def test_an_unknown_name_is_refused_with_a_suggestion(
     assert f"unknown key {error.param!r}" in error.message
     assert message_part in error.message
     # Two names of one hyperparameter are refused, too.
-    expected = "hyperparameters.n_epochs: hyperparameters.epochs says the same: give one of them"
+    expected = (
+        "hyperparameters.n_epochs: hyperparameters.epochs has the same meaning: use one of them"
+    )
     assert parsing_error(epochs=1, n_epochs=2).message == expected
 
 

@@ -54,7 +54,10 @@ def test_best_of_choices_are_generated_and_ranked_choices_are_not_streamed(
     ("params", "message"),
     [
         ({"guided_decoding": 5}, "guided_decoding: an object"),
-        ({"guided_json": {}, "guided_regex": ""}, "an answer is held to one of guided_json"),
+        (
+            {"guided_json": {}, "guided_regex": ""},
+            "an answer can be constrained by one of guided_json",
+        ),
         ({"backend": "x"}, "backend is gone: "),
     ],
 )

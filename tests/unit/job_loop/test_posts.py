@@ -163,7 +163,7 @@ async def test_a_refused_result_frees_the_slot(
 ) -> None:
     platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=404, calls=1))
     platform.submit("whole")
-    await poll_until(lambda: "its result could not be delivered" in caplog.text)
+    await poll_until(lambda: "could not be delivered" in caplog.text)
     assert (await platform.run("next")).output == ["next"]
 
 
@@ -203,7 +203,7 @@ async def test_a_result_that_is_too_large_fails_its_job(
     monkeypatch.setattr(delivery, "MAX_RESULT_BYTES", 1000)
     job = await platform.run("a" * 600, "b" * 600, stream=True)
     assert error_of(job)["code"] == 413
-    assert "more than 1,000 bytes" in error_of(job)["message"]
+    assert "more than the 1,000 bytes" in error_of(job)["message"]
     assert platform.answers.closed_jobs == [job.id]
 
 

@@ -128,7 +128,7 @@ KWARGS = "chat_template_kwargs"
         ({KWARGS: {f"a{number}": 1 for number in range(33)}}, KWARGS, "33 keys, at most 32"),
         *(({KWARGS: {key: 1}}, KWARGS, KEY_MESSAGE) for key in ("a" * 65, "a-b")),
         *(
-            ({KWARGS: {key: 1}}, f"{KWARGS}.{key}", "not in a request: vLLM sets it itself")
+            ({KWARGS: {key: 1}}, f"{KWARGS}.{key}", "not allowed in a request: vLLM sets it itself")
             for key in ("tokenizer", "model_config", "tokenize", "max_length", "strftime_now")
         ),
     ],

@@ -113,7 +113,7 @@ def test_the_same_request_returns_the_same_record_and_another_is_refused(
     with pytest.raises(Conflict) as exc_info:
         record_store.records.create(first.model_copy(update={"metadata": {"a": "b"}}))
     name = f"{record_store.kind.noun} {first.id!r}"
-    assert exc_info.value.message == f"The {name}, of a job with the same id, is another one."
+    assert exc_info.value.message == f"The {name} of an earlier job with the same id differs."
 
 
 @pytest.mark.parametrize("suffix", ["", "../../etc", "a" * 24])

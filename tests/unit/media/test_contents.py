@@ -40,7 +40,7 @@ ID3_TAG = b"ID3\x04\0\0\0\0\0\x05title"
 async def test_an_image_of_too_many_pixels_is_refused_by_its_header(
     media_host: Any, file: bytes, pixels: str
 ) -> None:
-    message = f"{pixels} pixels, and at most 40,000,000 are taken (VLLM_MAX_IMAGE_PIXELS)"
+    message = f"{pixels} pixels, and at most 40,000,000 are accepted (VLLM_MAX_IMAGE_PIXELS)"
     for url in (media_host(file), to_data_url(file)):
         assert await refusal_message(media_loader(), chat_body(url)) == message
     # An operator can allow images of any size.
@@ -76,7 +76,7 @@ async def test_a_data_url_without_an_image_is_refused(url: str) -> None:
 async def test_the_size_of_a_data_url_is_limited() -> None:
     loader = media_loader(MediaLimits(megabytes=1))
     message = await refusal_message(loader, chat_body(to_data_url(IMAGE + bytes(1_000_000))))
-    assert message.endswith("bytes, and at most 1,000,000 are taken (MEDIA_MAX_MB)")
+    assert message.endswith("bytes, and at most 1,000,000 are accepted (MEDIA_MAX_MB)")
 
 
 # Videos:

@@ -75,7 +75,7 @@ async def test_media_are_fetched_only_from_domains_that_the_operator_allows(
 ) -> None:
     url = media_host()
     loader = media_loader(domains=("other.example",))
-    not_allowed = "its host is none of ALLOWED_MEDIA_DOMAINS"
+    not_allowed = "its host is not one of ALLOWED_MEDIA_DOMAINS"
     assert await refusal_message(loader, chat_body(url)) == not_allowed
     assert await inlined_urls(loader, chat_body(url.replace("host.", "Other.")))
     assert await inlined_urls(loader, chat_body(url.replace("host.example", "other.example.")))
@@ -119,7 +119,7 @@ async def test_a_too_large_file_is_not_read_to_its_end(media_host: Any, length: 
     message = await refusal_message(
         media_loader(MediaLimits(megabytes=1)), chat_body(media_host.serve(send_large_file))
     )
-    assert message.endswith("bytes, and at most 1,000,000 are taken (MEDIA_MAX_MB)")
+    assert message.endswith("bytes, and at most 1,000,000 are accepted (MEDIA_MAX_MB)")
     assert message.startswith("50,000,000 bytes") is bool(length)
     assert sent < 25_000_000
 
@@ -129,7 +129,7 @@ async def test_all_files_of_a_request_together_are_limited(media_host: Any) -> N
     loader = media_loader(MediaLimits(megabytes=1))
     assert len(await inlined_urls(loader, chat_body(*[media_host(file)] * 4))) == 4
     message = await refusal_message(loader, chat_body(*[media_host(file)] * 5))
-    assert "in the media of the request so far, and at most 4,000,000 are taken" in message
+    assert "in the media of the request so far, and at most 4,000,000 are accepted" in message
 
 
 async def test_media_that_the_endpoint_does_not_accept_are_refused_before_any_fetch() -> None:
@@ -138,18 +138,19 @@ async def test_media_that_the_endpoint_does_not_accept_are_refused_before_any_fe
         == 2
     )
     message = await refusal_message(media_loader(MediaLimits(parts=2)), chat_body(*[REMOTE] * 3))
-    assert message == "3 media in one request, and at most 2 are taken (MEDIA_MAX_PARTS)"
+    assert message == "3 media in one request, and at most 2 are accepted (MEDIA_MAX_PARTS)"
     loader = media_loader(MediaLimits(allow_remote=False))
     message = await refusal_message(loader, chat_body(data_url(), REMOTE))
-    assert message == "this endpoint takes media as data: URLs only"
+    assert message == "this endpoint accepts media as data: URLs only"
     assert await inlined_urls(loader, chat_body(data_url())) == [data_url()]
     assert (
-        await refusal_message(media_loader(kinds=()), chat_body(REMOTE)) == "this model takes text"
+        await refusal_message(media_loader(kinds=()), chat_body(REMOTE))
+        == "this model accepts text"
     )
     video_and_audio = media_loader(kinds=("video", "audio"))
     assert (
         await refusal_message(video_and_audio, chat_body(REMOTE))
-        == "this model takes text and audio and video"
+        == "this model accepts text and audio and video"
     )
 
 

@@ -114,7 +114,7 @@ def test_a_refused_key_is_found_in_every_object_whose_values_vllm_merges() -> No
     for name in DENIED_KEYS:
         bodies: list[Any] = [{name: {}}, *({holder: {name: "x"}} for holder in OPTION_OBJECT_KEYS)]
         for body in bodies:
-            with pytest.raises(InvalidInput, match=f"{name}: not in a request") as caught:
+            with pytest.raises(InvalidInput, match=f"{name}: not allowed in a request") as caught:
                 refuse_denied_keys(body)
             assert caught.value.param == name
 

@@ -169,7 +169,7 @@ def test_receipts_wait_for_a_volume_that_fails_and_then_go_to_a_new_file(
     assert {receipt["id"] for receipt in read_receipts(tmp_path)} == {"first", "second", "third"}
     assert len([*tmp_path.glob("worker/receipts/*/*")]) == 3
     assert [record.message.split(":")[0] for record in caplog.records] == [
-        "receipts wait for the volume"
+        "receipts could not be written to the volume, and wait"
     ]
 
 

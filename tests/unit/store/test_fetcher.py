@@ -200,7 +200,7 @@ def test_a_warning_is_logged_only_for_a_cache_on_the_containers_own_disk(
 ) -> None:
     own = tmp_path.stat().st_dev == Path("/").stat().st_dev
     warn_if_cache_not_shared(tmp_path / "not" / "there" / "yet")
-    assert ("each worker downloads for itself" in caplog.text) is own
+    assert ("each worker downloads the model itself" in caplog.text) is own
     shared = Path("/dev/shm")
     if not shared.is_dir() or shared.stat().st_dev == Path("/").stat().st_dev:
         pytest.skip("there is no other disk here")

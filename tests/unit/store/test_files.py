@@ -214,7 +214,7 @@ def safetensors_header(offsets: object) -> bytes:
     ("content", "message"),
     [
         *(
-            (content, "is no safetensors file")
+            (content, "is not a safetensors file")
             for content in (
                 *(b"", b"\xff" * 20, b"\2" + b"\0" * 7 + b"[]", b"<html>"),
                 *map(safetensors_header, ([0], [0, "5"], [0, None], {}, None)),

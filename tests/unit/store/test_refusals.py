@@ -119,7 +119,7 @@ def test_a_renamed_repository_is_downloaded_and_its_new_name_reported(
     assert_same_content(result, store.source)
     assert result.directory.parents[1].name == f"models--{old.replace('/', '--')}"
     # A name in another case is not a new name.
-    new = f"{old} is called {NAME} now: set MODEL_NAME to that"
+    new = f"{old} is now called {NAME}: set MODEL_NAME to the new name"
     assert (new in caplog.text) is (old == "org/old")
     store.hub.clear()
     assert store.obtain(Artifact(old)).directory == result.directory
@@ -162,7 +162,7 @@ def test_requests_are_retried_only_for_temporary_failures_of_the_hub(
 ) -> None:
     store.hub.status = status
     assert store.obtain_error().reason is reason
-    assert len(store.hub.requests) == caplog.text.count("tried again in 0.") + 1 == tries
+    assert len(store.hub.requests) == caplog.text.count("retrying in 0.") + 1 == tries
     assert not store.places.volume.exists()
     # The failure doesn't affect a snapshot that is in the cache.
     snapshot = fill_cache(store.places.volume, store.source)
@@ -194,7 +194,7 @@ def test_disk_space_is_checked_before_the_download(
     monkeypatch.setattr(shutil, "disk_usage", lambda _: small)
     refused = store.obtain_error()
     assert refused.reason is Reason.NO_SPACE
-    sizes = f"40.1kB are to be downloaded to {store.places.volume}, where 40.0kB are free"
+    sizes = f"the download to {store.places.volume} needs 40.1kB, and 40.0kB are free"
     assert sizes in refused.problem
     assert store.hub.sent_ranges == []
     assert_nothing_is_trusted(store)

@@ -39,7 +39,7 @@ def test_the_platforms_cache_precedes_the_volume_and_a_skipped_place_is_explaine
     why = f"platform's cache: it does not have {NAME}"
     result = locate(ARTIFACT, places)
     assert result == ArtifactLocation(ARTIFACT, snapshot, Origin.VOLUME, sha, (why,))
-    text = f"{NAME} from the volume, commit {sha[:12]}: {snapshot}; passed over: {why}"
+    text = f"{NAME} from the volume, commit {sha[:12]}: {snapshot}; skipped: {why}"
     assert str(result) == text
     snapshot = fill_cache(places.platform, repository)
     assert locate(ARTIFACT, places) == ArtifactLocation(ARTIFACT, snapshot, Origin.PLATFORM, sha)
@@ -289,7 +289,7 @@ def test_the_other_models_of_the_image_are_listed(
     image = replace(places_with_image, baked=(baked_model, replace(baked_model, revision="v3")))
     result = resolve_on_disk(replace(ARTIFACT, **changes), image)
     assert isinstance(result, UnlocatedArtifact)
-    assert result.skipped[0] == f"image: it holds {NAME}@v1, {NAME}@v3"
+    assert result.skipped[0] == f"image: it contains {NAME}@v1, {NAME}@v3"
 
 
 def test_a_local_directory_comes_first(
@@ -307,7 +307,7 @@ def test_a_broken_or_hidden_image_is_skipped(
     result = locate(AT_V1, places_with_image)
     assert (result.origin, result.skipped[0]) == (Origin.VOLUME, f"image: {WEIGHTS} is missing")
     baked_model.place.rename(baked_model.place.with_name("hidden"))
-    why = f"image: {baked_model.place} is gone, or hidden by what is mounted over it"
+    why = f"image: {baked_model.place} is missing, or hidden by a mount over it"
     assert locate(AT_V1, places_with_image).skipped[0] == why
 
 

@@ -79,7 +79,7 @@ def calls(*found: Any) -> dict[str, Any]:
 JSONL: dict[str, tuple[Any, str]] = {
     "not JSON": (b'{"prompt": SECRET}', "no JSON"),
     "two objects": (b'{"prompt": "a", "response": "b"} {}', "no JSON"),
-    "NaN": (b'{"prompt": NaN}', "NaN is no JSON"),
+    "NaN": (b'{"prompt": NaN}', "NaN is not valid JSON"),
     "deep": (b"[" * 200_000, "no JSON"),
     "a large number": (b"9" * 10_000, "no JSON"),
     "a list": ([{"prompt": "a", "response": "b"}], "one row a line"),
@@ -97,9 +97,12 @@ JSONL: dict[str, tuple[Any, str]] = {
 }
 CHATS: dict[str, tuple[dict[str, Any], str]] = {
     "prompts among messages": ({"prompt": "a", "response": "b"}, "began otherwise"),
-    "no messages": (chat(), "no list with messages"),
-    "257 messages": (chat(*[USER] * 256, ASSISTANT), "has 257 messages, and at most 256 are taken"),
-    "messages as a string": ({"messages": "SECRET"}, "no list with messages"),
+    "no messages": (chat(), "a list of messages"),
+    "257 messages": (
+        chat(*[USER] * 256, ASSISTANT),
+        "has 257 messages, and at most 256 are accepted",
+    ),
+    "messages as a string": ({"messages": "SECRET"}, "a list of messages"),
     "a message that is a string": (chat("SECRET"), "messages[0]: it is a text"),
     "an unknown key": (chat(USER, ASSISTANT, model="x"), "the key 'model'"),
     "an unknown key of a message": (chat({**USER, "x": 1}, ASSISTANT), "messages[0]: the key 'x'"),

@@ -137,7 +137,7 @@ TEMPLATE = (
 @pytest.mark.parametrize(
     ("files", "message", "lines"),
     [
-        ([_prompts(1)], "there have to be two rows: one of them is for validation", [None]),
+        ([_prompts(1)], "at least two rows are required: one of them is for validation", [None]),
         ([[LONG] * 3], "no row has any of its answer within 64 tokens", [None]),
         (
             [[{"messages": messages} for messages in (GOOD, BAD, GOOD, BAD, [])]],

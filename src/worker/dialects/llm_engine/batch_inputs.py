@@ -168,7 +168,9 @@ def _make_lines(
         except RecursionError:
             raise _field_error(item_field, "it is nested too deeply") from None
         except UnicodeEncodeError:
-            raise _field_error(item_field, "a text in it has half of a surrogate pair") from None
+            raise _field_error(
+                item_field, "a text in it contains half of a surrogate pair"
+            ) from None
         except ValueError:
             raise _field_error(item_field, "a number in it is not valid in JSON") from None
         if len(line) > limits.max_line_bytes:
@@ -198,7 +200,7 @@ def _read_with_first_prompt_only(path: Path, limits: BatchLimits) -> Any:
             if prefix == "" and event == "map_key":
                 # A second list of prompts would reset the counters for the keys before it.
                 if value in keys:
-                    raise InvalidInput(f"{value!r} stands twice in the object")
+                    raise InvalidInput(f"{value!r} occurs twice in the object")
                 keys.add(value)
             if not is_prompt or prompt_count == 1:
                 builder.event(event, value)
@@ -279,4 +281,4 @@ def _open_json(path: Path, limits: BatchLimits) -> Iterator[_JSONFile]:
     except (ijson.JSONError, ValueError) as error:
         # The parser's message is not returned, because it quotes the file.
         reason = "it ends too early" if isinstance(error, ijson.IncompleteJSONError) else "broken"
-        raise _field_error(INPUT_KEY, f"it is no JSON: {reason}") from None
+        raise _field_error(INPUT_KEY, f"it is not valid JSON: {reason}") from None

@@ -57,7 +57,7 @@ def make_item_v1(line: bytes | None) -> bytes:
             item["tokens"] = [{"token": token, "log_prob": log_prob} for token, log_prob in pairs]
     except (AttributeError, IndexError, KeyError, TypeError, ValueError):
         # An invalid response must not stop the batch. OpenAI's output file contains all of it.
-        log.exception("an answer is no completion")
+        log.exception("an answer is not a completion")
         return NULL
     return msgspec.json.encode(item)
 
@@ -132,7 +132,7 @@ class ArrayOutput:
                         path, self._files.chunks_within_quota(self._encode_array(results()))
                     )
                 elif not equals_chunks(path, self._encode_array(results())):
-                    raise Conflict(f"{self._path}: somebody else has put a file there")
+                    raise Conflict(f"{self._path}: another process has created a file there")
 
     def release_reserved_file(self) -> None:
         """Remove the reservation unless the batch has written its output."""

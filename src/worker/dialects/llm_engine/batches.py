@@ -174,7 +174,7 @@ async def _submit_batch(request: RouteRequest, version: Version) -> tuple[Batch,
         raise InvalidInput(f"model_config.model: {message}", param="model_config.model")
     if names := body.ignored_keys:
         ignored = ", ".join(names)
-        log.info("request %s: no effect on an endpoint: %s", request.request_id, ignored)
+        log.info("request %s: these parameters have no effect: %s", request.request_id, ignored)
     batch = await asyncio.to_thread(_create_batch, request, body, version)
     return batch, await request.resources.start_long_jobs(
         batch.work_reference, body.data_parallelism

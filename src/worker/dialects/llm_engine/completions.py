@@ -78,7 +78,7 @@ class LLMEngineJob(Job, CompletionParameters):
     @model_validator(mode="after")
     def _check_single_constraint(self) -> Self:
         if len(guides := sorted(self.model_fields_set & GUIDED_KEYS)) > 1:
-            message = f"an answer is held to one of {', '.join(guides)}, not more"
+            message = f"an answer can be constrained by one of {', '.join(guides)}, not more"
             raise InvalidInput(message, param=guides[0])
         return self
 

@@ -154,7 +154,9 @@ def _decode_content(upload: Upload) -> bytes:
         if upload.content_base64 is not None:
             return base64.b64decode(upload.content_base64, validate=True)
     except ValueError:
-        raise InvalidInput("content_base64: this is no base64", param="content_base64") from None
+        raise InvalidInput(
+            "content_base64: this is not valid base64", param="content_base64"
+        ) from None
     return (upload.content or "").encode()
 
 
@@ -170,7 +172,7 @@ def _read_content_parts(request: RouteRequest) -> list[Any]:
     if file.bytes > MAX_CONTENT_BYTES:
         key = file.path or f"worker/files/{file.id}/content"
         raise AnswerTooLarge(
-            f"The file has {file.bytes:,} bytes, and a job answers {MAX_CONTENT_BYTES:,}: "
+            f"The file has {file.bytes:,} bytes, more than the {MAX_CONTENT_BYTES:,} of an answer: "
             "ask for parts of it (offset, limit), or read it by the S3 API of the network volume, "
             f"where its key is {key}."
         )

@@ -99,11 +99,12 @@ def read_prices(path: Path) -> Mapping[str, float]:
         expected = 'a pool and its price an hour, such as "ADA_24": 0.69'
         raise StartFailed(f"--prices {path}: {where} is not {expected}") from error
     except ValueError as error:
-        raise StartFailed(f"--prices {path} is neither JSON nor, named so, TOML") from error
+        expected = "JSON, or TOML if its name ends with .toml"
+        raise StartFailed(f"--prices {path} is not valid {expected}") from error
     unknown = prices.keys() - {pool.id for pool in POOLS}
     if unknown:
         name = min(unknown)
-        raise StartFailed(f"--prices {path}: {name} is no pool; {_suggest_names(name)}")
+        raise StartFailed(f"--prices {path}: {name} is not a pool; {_suggest_names(name)}")
     return prices
 
 

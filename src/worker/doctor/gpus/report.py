@@ -37,7 +37,7 @@ _HEADER = ("GPUs", "fit", "context", "requests", "price", "")
 _UNSEEN_GPU = Finding(
     Level.UNKNOWN,
     "GPU",
-    "its driver, and the kernels that vLLM would choose there, are not looked at",
+    "its driver, and the kernels that vLLM would choose there, are not checked",
 )
 
 
@@ -58,7 +58,8 @@ def main(raw_settings: RawSettings, gpu: str, prices: Path | None) -> int:
             verdicts.extend(chain.from_iterable(map(judge.verdicts, choices)))
         else:
             verdict = judge.worst_verdict(choices[0])
-            yield verdict_finding(verdict, "ask --gpu all which do", _price_text(choices[0], cost))
+            change = "--gpu all lists the GPUs on which it fits"
+            yield verdict_finding(verdict, change, _price_text(choices[0], cost))
         yield _UNSEEN_GPU
 
     findings = list(doctor.run_all_checks(raw_settings, choices[-1].to_machine, judge_gpus))
@@ -67,7 +68,7 @@ def main(raw_settings: RawSettings, gpu: str, prices: Path | None) -> int:
         sys.stdout.write(render(findings))
         return int(has_failure(findings) or all_pools)
     any_fits = any(verdict.fit is not Fit.NO for verdict in verdicts)
-    where = " on those that hold the model" if any_fits else " on none of them"
+    where = " on the GPUs where the model fits" if any_fits else " on none of them"
     sys.stdout.write(render(findings, render_table(verdicts, cost), where))
     return int(has_failure(findings) or not any_fits)
 

@@ -191,7 +191,7 @@ class Options:
         flags = {word.partition("=")[0].replace("_", "-") for word in words}
         # Check the flags first: the parser would print help for --help, and read --config's file.
         if refused_flags := flags & {*denied, "--config"}:
-            raise ValueError(f"a worker does not take {', '.join(sorted(refused_flags))}")
+            raise ValueError(f"a worker does not accept {', '.join(sorted(refused_flags))}")
         unset = object()
         dests = {option.action.dest: unset for option in self._options.values()}
         parsed = vars(self._parser.parse_args([*words], argparse.Namespace(**dests)))

@@ -36,7 +36,7 @@ STRUCTURED_OUTPUTS_DEFAULT = ChosenDefault(
     "STRUCTURED_OUTPUTS_CONFIG", '{"backend": "xgrammar"}', "one backend checks and compiles"
 )
 MAX_MODEL_LEN_DEFAULT = ChosenDefault(
-    "MAX_MODEL_LEN", "auto", "the longest text that the memory holds"
+    "MAX_MODEL_LEN", "auto", "the longest context that fits into memory"
 )
 
 
@@ -72,12 +72,13 @@ def divide_gpu_memory(main: Mapping[str, str], embedder: Mapping[str, str]) -> d
         return DEFAULT_GPU_SHARES
     if model_share <= 0 or model_share + embedder_share > 1:
         advice = (
-            f"with {MEMORY_OPTION}={model_share:g} for the model there is no room for it: at most "
-            "1 together"
+            f"{MEMORY_OPTION}={model_share:g} of the model leaves too little for it: together they "
+            "may have at most 1"
         )
         if embedder_share == EMBEDDER_GPU_SHARE and MEMORY_OPTION in main:
             advice = (
-                f"with {embedder_share:g} for the embedder there is not enough: at most 1 together"
+                f"the embedder's {embedder_share:g} leaves too little: together they may have at "
+                "most 1"
             )
             example = f"{1 - embedder_share:g}"
             raise SettingsError([Mistake(MEMORY_OPTION, f"{model_share:g}", advice, example)])
@@ -113,7 +114,7 @@ def _choose_cpu_defaults(options: Mapping[str, str]) -> list[ChosenDefault]:
         ),
         ChosenDefault("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
         ChosenDefault(
-            "WORKER_CLS", CPU_WORKER, "no GPU; vLLM's own dies of a seed with a long prompt"
+            "WORKER_CLS", CPU_WORKER, "no GPU; vLLM's own crashes on a seed with a long prompt"
         ),
     ]
     if _multiply_parallel_sizes(options, PARALLEL_SIZES) == 1:
@@ -125,12 +126,12 @@ def _choose_cpu_defaults(options: Mapping[str, str]) -> list[ChosenDefault]:
 def _choose_gpu_defaults(
     options: Mapping[str, str], gpu_count: int, share: float
 ) -> list[ChosenDefault]:
-    reason = "the worker has the GPU for itself"
+    reason = "the worker has the GPU to itself"
     defaults = [ChosenDefault(MEMORY_OPTION, f"{share:g}", reason)]
     if gpu_count > 1:
         size = max(1, gpu_count // _multiply_parallel_sizes(options, OTHER_SIZES))
         defaults.append(
-            ChosenDefault("TENSOR_PARALLEL_SIZE", str(size), f"{gpu_count} GPUs are there")
+            ChosenDefault("TENSOR_PARALLEL_SIZE", str(size), f"{gpu_count} GPUs in this machine")
         )
     return defaults
 

@@ -102,7 +102,7 @@ def check_chat_template(arguments: EngineArguments, _: Machine) -> Iterator[Mist
             # vLLM renders conversations in the same Jinja environment, and fails in the same way.
             render_jinja_template(conversations=[], chat_template=chat_template_text(template))
     except jinja2.TemplateSyntaxError as error:
-        reason = f"no Jinja template: {error.message}, in line {error.lineno}"
+        reason = f"not a valid Jinja template: {error.message}, in line {error.lineno}"
     except (OSError, UnicodeError) as error:
         reason = f"can't be read: {error}"
     if reason:
@@ -132,7 +132,7 @@ def check_gpu_count(arguments: EngineArguments, machine: Machine) -> Iterator[Mi
     supply = {0: "there is no GPU", 1: "there is 1 GPU"}.get(gpus, f"there are {gpus} GPUs")
     for name, size in sizes.items():
         if size > 1:
-            advice = f"{supply}, and {required} would be needed; unset, it is what fits"
+            advice = f"{supply}, and {required} are needed; unset, it is the number that fits"
             limit = max(gpus * size // required, 1)
             yield Mistake(name, arguments.operator_options.get(name, str(size)), advice, str(limit))
 

@@ -171,7 +171,7 @@ class Option:
         default = self.action.default
         is_other_type = isinstance(value, str | list) and not isinstance(value, type(default))
         if isinstance(value, bool | int | float) or is_other_type:
-            raise ValueError("no JSON object")
+            raise ValueError("not a JSON object")
         classes = get_args(self._field.annotation) if self._field else ()
         known_fields = next((fields for cls in classes if (fields := pydantic_fields(cls))), None)
         if not isinstance(value, dict) or known_fields is None:
@@ -204,7 +204,7 @@ class Option:
             return ""
         reason = f"vLLM has had no {value} since {removal.first_series_without}"
         if self.name == "QUANTIZATION":
-            reason += "; use a model that is quantized otherwise, which its own files tell vLLM"
+            reason += "; use a model with another quantization, which vLLM reads from its files"
         return reason
 
     def _pairs_to_json(self, value: str) -> str:

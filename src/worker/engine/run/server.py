@@ -243,7 +243,9 @@ def keep_invalid_tool_input(messages: Any) -> None:
             call for call in message.tool_calls if not _is_json_object(call.function.arguments)
         ]
         if invalid:
-            log.warning("the model wrote %d calls of tools whose input is no object", len(invalid))
+            log.warning(
+                "the model wrote %d tool calls whose input is not a JSON object", len(invalid)
+            )
             message.tool_calls = [call for call in message.tool_calls if call not in invalid]
             inputs = [call.function.arguments for call in invalid]
             message.content = "\n".join(filter(None, [message.content, *inputs]))

@@ -86,5 +86,5 @@ def import_from_vllm(name: str) -> Any:
                 return getattr(module, name)
     tried = ", ".join(LOCATIONS[name])
     raise VllmNameNotFound(
-        f"vLLM's {name} is in none of {tried}: mend worker/engine/seam/locations.py"
+        f"vLLM's {name} is in none of {tried}: update worker/engine/seam/locations.py"
     )

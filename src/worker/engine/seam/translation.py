@@ -137,7 +137,12 @@ TRANSLATIONS: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerErr
         TemplateError,
         lambda error: InvalidInput(f"The chat template failed: {_safe_error_message(error)}"),
     ),
-    (UnicodeError, lambda _: InvalidInput("A text holds half of a surrogate pair: no character.")),
+    (
+        UnicodeError,
+        lambda _: InvalidInput(
+            "A text contains half of a surrogate pair, which is not a character."
+        ),
+    ),
     (RecursionError, lambda _: InvalidInput("A value is nested too deeply.")),
     (ValidationError, invalid_body_error),
     (RequestValidationError, invalid_body_error),

@@ -88,7 +88,7 @@ class EngineArtifacts:
                 VLLM_EXTRA_ARGS adds artifacts, or a download stopped before it was complete.
         """
         if self._vllm_artifacts or not self._artifacts or _OPTIONS & self._raw.extra_options.keys():
-            names = ", ".join(map(str, self._vllm_artifacts)) or "what VLLM_EXTRA_ARGS names"
+            names = ", ".join(map(str, self._vllm_artifacts)) or "the models in VLLM_EXTRA_ARGS"
             raise StartFailed(f"Only vLLM itself can find {names}: nothing is downloaded.")
         return [*self.locate_artifacts().values()]
 

@@ -65,15 +65,15 @@ def short_context_warning(
     name = arguments.vllm_args.served_model_name[0]
     if arguments.prefix == "" and fitted_context < min(min_context, model_context):
         raise StartFailed(
-            f"The memory holds a context of {fitted_context:,} tokens for {name}, less than "
-            f"MIN_MODEL_LEN={min_context}; the model's own is {model_context:,}. For more of it: "
-            f"{advice}."
+            f"The longest context of {name} that fits into memory has {fitted_context:,} tokens, "
+            f"less than MIN_MODEL_LEN={min_context}; the model's own has {model_context:,}. "
+            f"For a longer one, {advice}."
         )
     context = f"{arguments.prefix}MAX_MODEL_LEN"
     return (
-        f"{name}: a context of {fitted_context:,} tokens, which the memory holds, of the model's "
-        f"{model_context:,}: for all of it, {advice}; set {context} for a start that fails where "
-        "it does not fit"
+        f"{name}: the context has {fitted_context:,} of the model's {model_context:,} tokens, as "
+        f"many as fit into memory: for all of them, {advice}; with {context} set, a start fails if "
+        "that length does not fit"
     )
 
 
@@ -84,4 +84,4 @@ def _longer_context_advice(arguments: EngineArguments, config: Any, factor: floa
     if config.device_config.device_type == "cpu":
         space = int(process_environ().get(CPU_KVCACHE_SPACE) or 1)
         return f"set {CPU_KVCACHE_SPACE}={math.ceil(space * factor)}"
-    return "take GPUs with more memory, or more of them, or set KV_CACHE_DTYPE=fp8"
+    return "use GPUs with more memory, or more GPUs, or set KV_CACHE_DTYPE=fp8"

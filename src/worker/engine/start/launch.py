@@ -132,7 +132,7 @@ def launch_without_engine(plan: StartupPlan, _: Sequence[str] = ()) -> Iterator[
         )
     with _event_loop_in_thread() as loop:
         base_model = UnservedModel(arguments, config, plan.settings.base_path, loop)
-        log.info("model: %s: this worker trains adapters, and serves nothing", arguments.model_name)
+        log.info("model: %s: this worker only trains adapters", arguments.model_name)
         yield Engines(base_model=base_model)
 
 

@@ -77,7 +77,7 @@ def with_prefetch_strategy(arguments: EngineArguments, _: StartupContext) -> Eng
     size = sum(file.stat().st_size for file in files)
     if not is_network_file_system(file_system) or size > PAGE_CACHE_SHARE * page_cache_capacity():
         return arguments
-    reason = f"the weights lie on a network disk, {file_system}, and fit into memory"
+    reason = f"the weights are on a network disk, {file_system}, and fit into memory"
     return arguments.with_chosen_value("SAFETENSORS_LOAD_STRATEGY", "prefetch", reason)
 
 

@@ -47,7 +47,7 @@ def explain_refusal(arguments: EngineArguments, problem: str) -> str:
         return f"there is no {CONFIG}: copy the whole model again, or change {setting}"
     kind = Artifact(str(model), kind=ArtifactKind.TOKENIZER)
     if "tokenizer" in problem and not (tokenizer or has_required_files(names, kind)):
-        return "there are no files of a tokenizer: add them, or set TOKENIZER_NAME"
+        return "there are no tokenizer files: add them, or set TOKENIZER_NAME"
     return ""
 
 

@@ -85,16 +85,14 @@ def choose_family(
     candidates = [family for family in FAMILIES if {*family.architectures} & {*architectures}]
     listing = ", ".join(architectures)
     if architectures and not candidates:
-        return RecognizedFamily(None, f"no family that is known has {listing}")
+        return RecognizedFamily(None, f"no known family has {listing}")
     if candidates and template is not None:
         family = next(
             (family for family in candidates if any(mark in template for mark in family.marks)),
             None,
         )
         if family is None:
-            return RecognizedFamily(
-                None, f"its chat template is none of those that are known for {listing}"
-            )
+            return RecognizedFamily(None, f"its chat template is not a known one for {listing}")
         return RecognizedFamily(family, f"by {listing} and its chat template")
     matches = (family for family in candidates or FAMILIES if re.search(family.names, name.lower()))
     if family := next(matches, None):
@@ -102,7 +100,7 @@ def choose_family(
     # An architecture alone doesn't identify a family that covers only some of its models.
     if len(candidates) == 1 and candidates[0].marks == ("",):
         return RecognizedFamily(candidates[0], f"by {listing}")
-    return RecognizedFamily(None, "neither its name nor its files say which family it is of")
+    return RecognizedFamily(None, "neither its name nor its files identify its family")
 
 
 def choose_family_by_files(
@@ -143,9 +141,9 @@ def parser_hints(options: Namespace) -> Iterator[str]:
     if automatic := [name for name, value in configured.items() if value == AUTO]:
         yield choice.describe_parsers(automatic)
     if not configured[TOOL_PARSER] and (parser := choice.parser_name(TOOL_PARSER)):
-        yield f"for tool calls set ENABLE_AUTO_TOOL_CHOICE=1 and {TOOL_PARSER}={parser}"
+        yield f"for tool calls, set ENABLE_AUTO_TOOL_CHOICE=1 and {TOOL_PARSER}={parser}"
     if not configured[REASONING_PARSER] and (parser := choice.parser_name(REASONING_PARSER)):
-        yield f"to tell reasoning from the answer set {REASONING_PARSER}={parser}"
+        yield f"to separate reasoning from the answer, set {REASONING_PARSER}={parser}"
 
 
 def _read_chat_template(options: Namespace) -> str | None:

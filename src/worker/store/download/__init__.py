@@ -79,7 +79,7 @@ def obtain_artifact(
     except ModelUnavailable as why:
         # If the hub fails, use the artifact on the volume without looking for a newer commit.
         if isinstance(location, ArtifactLocation) and why.reason in _TRANSIENT_REASONS:
-            log.warning("%s; what is on the volume is used", why.problem)
+            log.warning("%s; using the copy on the volume", why.problem)
             return location
         raise
 
@@ -159,7 +159,7 @@ class _Download:
         disable_progress_bars()
         listing = self._query_listing()
         if listing.name.lower() != self._artifact.model.lower():
-            text = "%s is called %s now: set %s to that"
+            text = "%s is now called %s: set %s to the new name"
             log.warning(text, self._artifact.model, listing.name, self._artifact.setting)
         transfer = CommitDownloader(
             self._api, self._artifact.model, listing.commit, self._folder, stop
@@ -190,7 +190,7 @@ class _Download:
         total, _, free = shutil.disk_usage(cache)
         if missing > free:
             sizes = format_size(missing), format_size(free)
-            text = f"{sizes[0]} are to be downloaded to {cache}, where {sizes[1]} are free"
+            text = f"the download to {cache} needs {sizes[0]}, and {sizes[1]} are free"
             # If this machine's own disk is large enough but full, another machine's may have space.
             is_full = missing <= total and is_on_container_disk(cache)
             reason = Reason.FULL_DISK if is_full else Reason.NO_SPACE
@@ -238,7 +238,7 @@ class _Download:
             self._logged_at = time.monotonic()
             sizes = f"{format_size(claim.done)} of {format_size(claim.total)}"
             progress = sizes if claim.total else "beginning"
-            log.info("%s: another worker downloads it: %s", self._artifact, progress)
+            log.info("%s: another worker is downloading it: %s", self._artifact, progress)
         time.sleep(POLL_S)
 
     @contextlib.contextmanager

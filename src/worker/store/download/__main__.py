@@ -50,7 +50,7 @@ def main() -> None:
 def warn_if_cache_not_shared(cache: Path) -> None:
     """Warn if a cache is on the container's disk, where no other worker finds it."""
     if is_on_container_disk(cache):
-        log.warning("%s is no network volume: each worker downloads for itself", cache)
+        log.warning("%s is not on a network volume: each worker downloads the model itself", cache)
 
 
 def exit_process() -> NoReturn:

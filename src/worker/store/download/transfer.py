@@ -150,7 +150,7 @@ class CommitDownloader:
                 try:
                     self._download_blob(file)
                 except WrongChecksumError as error:
-                    log.warning("%s: %s: it is downloaded once more", file.name, error.strerror)
+                    log.warning("%s: %s: downloading it again", file.name, error.strerror)
                     self._download_blob(file)
             # On a disk without links this moves the blob, so other files with the same content
             # download it again.

@@ -20,7 +20,7 @@ ERROR_OUTPUT = {"status": "COMPLETED", "output": [{"error": {"message": "no weig
 LINE = {"ts": "1", "source": "container", "line": "out of memory"}
 UNHEALTHY, THROTTLED = worker("w1", "UNHEALTHY"), worker("w1", "THROTTLED")
 SHORT = ["--wait-s", "0.01"]
-FIRST_REQUEST, STOPPED = "the first request failed", "may start no workers now"
+FIRST_REQUEST, STOPPED = "the first request failed", "can start no workers now"
 
 
 def is_stopped(runpod: Runpod) -> bool:
@@ -85,7 +85,7 @@ def test_an_existing_endpoint_gets_its_previous_values_back(run: Run, runpod: Ru
     words = ("--settings", "MODEL_NAME=org/model", "--request-count", "8")
     status, _, err = run("apply", *FLAGS, *words)
     assert (status, list(runpod.endpoints.values())) == (1, [before])
-    assert "has what it had before" in err
+    assert "is unchanged" in err
 
 
 def interrupt(_: float) -> None:
@@ -96,7 +96,7 @@ def test_an_interrupted_cleanup_names_the_endpoint_that_is_left(run: Run, runpod
     runpod.faults.append(Fault("PATCH", 503))
     status, _, err = run("apply", *FLAGS, sleep=interrupt)
     assert (status, is_stopped(runpod)) == (130, False)
-    assert "endpoint ep1 may cost: stop or mend it in the console: interrupted" in err
+    assert "endpoint ep1 may cause costs: stop or correct it in the console: interrupted" in err
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_an_endpoint_that_cannot_be_stopped_is_named(run: Run, runpod: Runpod) -
     runpod.faults.append(Fault("PATCH", 500, times=5))
     status, _, err = run("apply", *FLAGS)
     assert (status, is_stopped(runpod)) == (1, False)
-    assert "endpoint ep1 may cost: stop or mend it in the console" in err
+    assert "endpoint ep1 may cause costs: stop or correct it in the console" in err
 
 
 def test_a_refused_change_is_not_reverted(run: Run, runpod: Runpod) -> None:
@@ -184,7 +184,7 @@ def test_a_failed_creation_without_a_trace_points_to_the_console(run: Run, runpo
     runpod.faults.append(Fault("POST", 503))
     status, _, err = run("apply", *FLAGS)
     assert (status, runpod.endpoints, len(runpod.changes)) == (1, {}, 1)
-    assert "look in the console whether there is an endpoint chat now" in err
+    assert "check in the console whether there is an endpoint chat now" in err
 
 
 def test_a_new_endpoint_is_stopped_if_another_one_has_its_name(

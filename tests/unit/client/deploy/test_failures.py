@@ -129,5 +129,5 @@ def test_an_invalid_address_is_reported(run: Run, address: str, message: str) ->
 def test_a_response_that_is_not_a_json_object_is_an_error(api: Api, content: str) -> None:
     answer = httpx2.MockTransport(lambda _: httpx2.Response(200, text=content))
     api._http = httpx2.Client(transport=answer)
-    with pytest.raises(NoResponse, match="no JSON object"):
+    with pytest.raises(NoResponse, match="not a JSON object"):
         api.find_endpoint_by_name("chat")

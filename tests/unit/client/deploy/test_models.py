@@ -61,7 +61,7 @@ def test_another_framework_causes_a_warning_and_is_served_by_vllm(
     llm_models: ModelEndpoints, runpod: Runpod
 ) -> None:
     other = {"inference_framework": "text_generation_inference", "gpu_type": None, "num_shards": 4}
-    with pytest.warns(UserWarning, match="vLLM serves it"):
+    with pytest.warns(UserWarning, match="this worker uses vLLM"):
         llm_models.create(**BASE | {"model": "llama-2-70b"} | other)
     endpoint = only_endpoint(runpod)
     assert endpoint["image"] == "me/llm-worker:stable"
@@ -171,4 +171,4 @@ def test_an_endpoint_that_may_cost_after_a_failure_is_logged_as_a_warning(
     with pytest.raises(ApiError):
         llm_models.create(**BASE)
     assert [one.levelname for one in caplog.records] == ["WARNING"]
-    assert "look in the console" in caplog.text
+    assert "check in the console" in caplog.text

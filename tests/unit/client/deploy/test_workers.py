@@ -103,7 +103,7 @@ def test_one_of_several_workers_has_to_be_named(run: Run, runpod: Runpod) -> Non
     assert run("logs", "chat") == (2, "", expected)
     runpod.workers.clear()
     status, _, err = run("logs", "chat")
-    assert (status, "no worker is up" in err) == (1, True)
+    assert (status, "no worker is running" in err) == (1, True)
 
 
 def test_a_log_that_cannot_be_reopened_ends_with_the_reason(run: Run, runpod: Runpod) -> None:

@@ -163,7 +163,7 @@ WIDE = {"errors": {"data": [{"message": "wide"}]}}
         ({"status": "expired", "output_file_id": None}, [], "batch_1 is expired"),
         ({"status": "cancelled"}, [], "batch_1 is cancelled"),
         ({"status": "failed", "output_file_id": None, **WIDE}, [], "batch_1 has failed: wide"),
-        ({"error_file_id": None}, [1], "batch_1 has no line of prompt 1"),
+        ({"error_file_id": None}, [1], "batch_1 has no result for prompt 1"),
     ],
 )
 async def test_a_batch_without_all_results_is_an_error(

@@ -136,7 +136,7 @@ async def test_results_too_large_for_one_job_are_requested_in_smaller_jobs(
 
 async def test_a_worker_without_results_causes_few_jobs(ask_llm: Call, echo_llm: Echo) -> None:
     echo_llm.max_results = 0
-    with pytest.raises(EndpointError, match="no result of prompt"):
+    with pytest.raises(EndpointError, match="no result for prompt"):
         await ask_llm([str(index) for index in range(50)])
     assert echo_llm.sizes == [50, 25, 13, 7, 4, 2, 1]
 

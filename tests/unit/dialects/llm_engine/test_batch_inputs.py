@@ -95,7 +95,9 @@ def test_invalid_input_is_refused_in_requests_and_in_files(
 def test_a_file_that_is_no_json_is_refused_without_its_path(tmp_path: Path, broken: bytes) -> None:
     path = write_input(tmp_path, broken.replace(b"{}", json.dumps(CHAT).encode()))
     for read in (read_v1, read_v2):
-        with pytest.raises(InvalidInput, match=r"^input_data_path: it is no JSON: ") as caught:
+        with pytest.raises(
+            InvalidInput, match=r"^input_data_path: it is not valid JSON: "
+        ) as caught:
             read(None, path)
         assert str(tmp_path) not in caught.value.message
 

@@ -63,7 +63,10 @@ def test_keys_that_callers_may_not_send_are_refused(prepare_body: PrepareBody) -
     for name, why in DENIED_KEYS.items():
         bodies_with_key: list[Any] = [{name: {}}, {"chat_template_kwargs": {name: False}}]
         for path, body in itertools.product((CHAT, TOKENIZE), bodies_with_key):
-            assert refusal(prepare_body, path, body) == (f"{name}: not in a request: {why}", name)
+            assert refusal(prepare_body, path, body) == (
+                f"{name}: not allowed in a request: {why}",
+                name,
+            )
 
 
 def test_null_counts_as_absent(prepare_body: PrepareBody) -> None:
@@ -191,8 +194,8 @@ FILE = [text_part("a", "input_text"), {"type": "input_file"}]
     ("body", "message"),
     [
         ({"input": {"role": "user"}}, "input: Input should be a valid string or list"),
-        ({"input": [{"role": "user", "content": FILE}]}, "input: this worker takes no files"),
-        ({"input": [{"role": "user", "output": FILE}]}, "input: this worker takes no files"),
+        ({"input": [{"role": "user", "content": FILE}]}, "input: this worker accepts no files"),
+        ({"input": [{"role": "user", "output": FILE}]}, "input: this worker accepts no files"),
         ({"tools": 5}, "tools: Input should be a valid list"),
         ({"background": True}, "background: this worker stores no responses"),
         ({"conversation": "conv_a"}, "conversation: this worker stores no conversations"),

@@ -64,8 +64,8 @@ def test_prices_are_json_or_toml(tmp_path: Path) -> None:
         ('{"ADA_24": "much"}', "ADA_24 is not a pool and its price"),
         ('{"ADA_24": 0}', "ADA_24 is not a pool and its price"),
         ("[1]", "all of it is not a pool and its price"),
-        ("{", "neither JSON nor"),
-        ('{"ADA_25": 1}', "ADA_25 is no pool; did you mean ADA_24"),
+        ("{", "is not valid JSON"),
+        ('{"ADA_25": 1}', "ADA_25 is not a pool; did you mean ADA_24"),
     ],
 )
 def test_wrong_prices_are_refused(tmp_path: Path, text: str, message: str) -> None:
@@ -108,11 +108,10 @@ def test_a_verdict_can_be_a_finding() -> None:
     assert (fitting.level, fitting.change) == (Level.OK, "")
     assert fitting.text.startswith("ADA_24x2: 131072 tokens, concurrency 1, 1.38 an hour; ")
     assert (
-        verdict_finding(SHORTER, "").change
-        == "take more of them, or larger ones, if that is not enough"
+        verdict_finding(SHORTER, "").change == "use more GPUs, or larger ones, for a longer context"
     )
-    refused = verdict_finding(NO, "ask --gpu all")
-    assert (refused.level, refused.change) == (Level.FAIL, "ask --gpu all")
+    refused = verdict_finding(NO, "--gpu all lists")
+    assert (refused.level, refused.change) == (Level.FAIL, "--gpu all lists")
     assert "concurrency any" in verdict_finding(EMBEDS, "").text
     # A type of GPU costs as much as its pool.
     rows = render_table([replace(ONE, choice=parse_choice("A40"))], {"AMPERE_48": 0.4}).splitlines()

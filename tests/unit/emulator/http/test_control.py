@@ -92,7 +92,7 @@ async def test_a_workers_takes_jobs_chunks_and_results_are_counted_and_late_ones
     assert await counts_of(peer) == {"takes": 2, "jobs": 2, "chunks": 5, "results": 3, **late}
 
 
-NO_WORKER = "no such worker is run by this endpoint"
+NO_WORKER = "this endpoint runs no such worker"
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ async def cancel(emulator: Emulator, job: Job) -> None:
     ("act", "status", "kind", "message"),
     [
         (cancel, 499, "cancelled", "job {id} was cancelled"),
-        (yield_outputs(HANG), 504, "timed_out", "job {id}: the job's executionTimeout is over"),
+        (yield_outputs(HANG), 504, "timed_out", "job {id}: the job's executionTimeout has expired"),
     ],
 )
 async def test_a_job_that_the_platform_ends_is_an_error_with_its_reason(
@@ -184,7 +184,7 @@ async def begin_and_lose_worker(emulator: Emulator, job: Job) -> None:
     ("act", "timeout_s", "kind", "message"),
     [
         (begin_and_lose_worker, 600, "job_failed", "w exited while it ran this job"),
-        (hang, 0.05, "timed_out", "job {id}: the job's executionTimeout is over"),
+        (hang, 0.05, "timed_out", "job {id}: the job's executionTimeout has expired"),
     ],
 )
 async def test_a_stream_that_the_platform_ends_closes_with_an_error_event(

@@ -154,7 +154,7 @@ END = b"\r\n--b--\r\n"
         (b"no form", FORM, "the form can't be read"),
         (FILE + b"ends he", FORM, "the form can't be read"),
         (FILE.replace(b'; filename="a"', b"") + END, FORM, "must have a file"),
-        (FILE + b"x" * 14_000_001 + END, FORM, "14,000,000 is the most"),
+        (FILE + b"x" * 14_000_001 + END, FORM, "at most 14,000,000"),
         (FILE + b"x" * 64_000_001 + END, FORM, "64000000"),
     ],
     ids=range(7),

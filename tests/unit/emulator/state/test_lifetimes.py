@@ -10,7 +10,7 @@ from emulator import ExpiredJobHandling
 
 WEEK_MS = 604_800_000
 LONG_S = 600.0
-TTL_IS_OVER = "the job's ttl is over"
+TTL_IS_OVER = "the job's ttl has expired"
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ async def test_a_job_that_runs_too_long_is_timed_out_and_its_worker_is_notified(
     peer.advance_clock(500)
     report = await peer.wait_until_ended(job)
     assert report["status"] == "TIMED_OUT"
-    assert report["error"] == "the job's executionTimeout is over"
+    assert report["error"] == "the job's executionTimeout has expired"
     assert min(report["delayTime"], report["executionTime"]) >= 500_000
     assert await peer.jobs_to_stop() == [job]
     await peer.post_done(job, output="late")

@@ -139,7 +139,7 @@ def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPat
         )
         or ""
     )
-    assert line.startswith("m: a context of 20,480 tokens, which the memory holds, of the model's ")
+    assert line.startswith("m: the context has 20,480 of the model's ")
     assert "131,072" in line
     assert "KV_CACHE_DTYPE=fp8" in line
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")

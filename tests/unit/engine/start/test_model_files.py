@@ -102,7 +102,7 @@ def test_a_broken_or_missing_file_is_named(model: Path) -> None:
     broken = "tokenizer.json is not valid JSON: copy it again, or change MODEL_NAME"
     assert explain_refusal(arguments(model), "other") == broken
     (model / "tokenizer.json").unlink()
-    lacking = "there are no files of a tokenizer: add them, or set TOKENIZER_NAME"
+    lacking = "there are no tokenizer files: add them, or set TOKENIZER_NAME"
     (model / "config.json").unlink()
     copy = "there is no config.json: copy the whole model again, or change MODEL_NAME"
     assert [explain_refusal(arguments(model), text) for text in refusals] == [copy, lacking, ""]
@@ -143,7 +143,7 @@ def break_shard(folder: Path) -> None:
     ("damage", "load_format", "problem"),
     [
         (lambda folder: (folder / SHARDS[1]).unlink(), "auto", f"{SHARDS[1]} is missing"),
-        (break_shard, "auto", f"{SHARDS[0]} is no safetensors file"),
+        (break_shard, "auto", f"{SHARDS[0]} is not a safetensors file"),
         (lambda _: None, "pt", r"no file matches \*\.pt"),
     ],
 )

@@ -116,7 +116,7 @@ def test_weights_on_a_network_disk_are_read_ahead(
 ) -> None:
     assert choose_strategy(weights, kind) == (
         "SAFETENSORS_LOAD_STRATEGY=prefetch "
-        f"(the weights lie on a network disk, {kind}, and fit into memory)"
+        f"(the weights are on a network disk, {kind}, and fit into memory)"
     )
 
 

@@ -232,7 +232,7 @@ def test_a_cached_commit_is_used_if_the_hub_fails_to_name_the_newest(
     store.hub.status = status
     result = store.obtain(refresh=True)
     assert (result.directory, result.origin) == (snapshot, Origin.VOLUME)
-    assert "; what is on the volume is used" in caplog.text
+    assert "; using the copy on the volume" in caplog.text
 
 
 def test_nothing_is_requested_in_offline_mode(
@@ -291,5 +291,5 @@ def test_a_waiting_worker_logs_the_progress_of_the_owner(
             assert polls.acquire(timeout=HUNG_S)
         assert (waiting.done(), store.hub.requests) == (False, [])
     assert_same_content(waiting.result(HUNG_S), source)
-    assert f"{NAME}: another worker downloads it: 3.00MB of 9.00MB" in caplog.text
+    assert f"{NAME}: another worker is downloading it: 3.00MB of 9.00MB" in caplog.text
     assert caplog.text.count("another worker") == 1

@@ -124,7 +124,7 @@ def test_a_lost_lease_stops_a_stalled_download(
     (leases / "lease-2").touch()
     other = lease.Lease(leases / "lease-2", 2, lambda: (0, 0))
     (leases / "lease-1").unlink()
-    wait_until(lambda: f"{NAME}: another worker downloads it" in caplog.text)
+    wait_until(lambda: f"{NAME}: another worker is downloading it" in caplog.text)
     received = partial_size(store)
     send_the_rest(store, received)
     other.release()

@@ -38,7 +38,7 @@ def sent_ranges(store: HubAndVolume, name: str = WEIGHTS) -> list[tuple[int, int
     return [(part.start, part.end) for part in store.hub.sent_ranges if part.path == name]
 
 
-WRONG = "its checksum is wrong: it is downloaded once more"
+WRONG = "its checksum is wrong: downloading it again"
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ class Adapters:
         """
         served = self._models.lora_requests.get(name)
         if served is not None and not isinstance(served, _VolumeLoRARequest):
-            message = f"The adapter {name!r} belongs to the endpoint (LORA_MODULES) and stays."
+            message = f"The adapter {name!r} of the endpoint (LORA_MODULES) can't be unloaded."
             raise RefusedByEngine(message, status=400, param="lora_name")
         if served is None:
             self._location.check_name("adapter", name, "lora_name")
@@ -249,7 +249,7 @@ class Adapters:
             oldest = next((known for known in served if known != name), None)
             if oldest is None:
                 break  # adapters being loaded, or this adapter's former version, use the space
-            log.info("the adapter %s makes room for %s", oldest, name)
+            log.info("the adapter %s is unloaded to free memory for %s", oldest, name)
             await self._unload_and_forget(oldest)
         if not self._copies.make_space(size):
             message = "Too many adapters are in use on this worker. Send the request again."

@@ -37,7 +37,8 @@ VLLM_FIELDS = (
 KNOWN_KEYS = VLLM_FIELDS | Sampling.model_fields.keys() | GUIDED_KEYS | GUIDED_OBJECTS
 # Keys that callers put into ``sampling_params`` by mistake, with the correct place or alternative.
 MISPLACED_KEYS = (
-    dict.fromkeys(RawJob.model_fields, f"it stands beside {SAMPLING_PARAMS}") | OTHER_API_KEYS
+    dict.fromkeys(RawJob.model_fields, f"it belongs next to {SAMPLING_PARAMS}, not in it")
+    | OTHER_API_KEYS
 )
 
 # The valid keys of each parameter that is an object.
@@ -191,7 +192,7 @@ def _refuse_ignored_in_beam_search(sampling: Sampling, params: Any) -> None:
     )
     # Beam search does not sample, but the default temperature and 0, which is greedy, are accepted.
     if values.get("temperature", 0) not in (0, default.temperature):
-        message = "there is no chance in beam search: leave it out, or 0"
+        message = "beam search is deterministic: leave it out, or set 0"
         raise param_error("temperature", message, SAMPLING_PARAMS)
 
 

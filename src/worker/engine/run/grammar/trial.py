@@ -173,10 +173,10 @@ class GrammarTester:
                 self._futures.pop(number).set_result(TrialResult(outcome, seconds))
                 self._result_count += 1
         except (ValueError, TypeError, KeyError):
-            log.exception("the process that tries grammars out has printed something else")
+            log.exception("the process that tests grammars has printed something unexpected")
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
-        log.info("the process that tries grammars out has ended")
+        log.info("the process that tests grammars has ended")
         pending, self._futures = self._futures, {}
         for future in pending.values():
             future.set_result(None)

@@ -176,7 +176,9 @@ class Healer:
             if not has_hung and self._is_hanging(silent_s, core.cpu_time_s - cpu_time_before):
                 has_hung = True
                 log.error(
-                    "the engine of %s has not moved for %.1f s: it is ended", self._name, silent_s
+                    "the engine of %s has made no progress for %.1f s, and is killed",
+                    self._name,
+                    silent_s,
                 )
                 await asyncio.to_thread(core.kill)
         return has_hung
@@ -226,7 +228,7 @@ class Healer:
         died_at = time.monotonic()
         while reason is None or self._count_restart_if_allowed():
             if reason is not None:
-                log.error("the engine of %s died: %s: it is started again", self._name, reason)
+                log.error("the engine of %s died: %s; restarting it", self._name, reason)
             core = None
             try:
                 core = await asyncio.to_thread(self._start_core)
@@ -238,9 +240,9 @@ class Healer:
             else:
                 self.core = core
                 seconds = time.monotonic() - died_at
-                log.info("the engine of %s is back after %.1f s", self._name, seconds)
+                log.info("the engine of %s has restarted after %.1f s", self._name, seconds)
                 return True
-        log.error("the engine of %s died: %s: it is not started again", self._name, reason)
+        log.error("the engine of %s died: %s; it is not restarted", self._name, reason)
         return False
 
     def _count_restart_if_allowed(self) -> bool:

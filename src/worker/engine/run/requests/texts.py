@@ -81,7 +81,7 @@ def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Ma
 def _check_size(size: int, limit: int, key: str, context: int, unit: str = "characters") -> None:
     if size > limit:
         raise InvalidInput(
-            f"{key}: {size:,} {unit}, and at most {limit:,} are taken: the context of this "
+            f"{key}: {size:,} {unit}, and at most {limit:,} are accepted: the context of this "
             f"model has {context:,} tokens.",
             param=key,
         )

@@ -133,7 +133,7 @@ async def test_unexpected_output_of_the_process_fails_its_trials(
         patched.setattr(module, "PROCESS_MODULE", "this")  # a module that prints text
         with pytest.raises(EngineBusy):
             await trial.try_grammar(FINE)
-    assert "has printed something else" in caplog.text
+    assert "has printed something unexpected" in caplog.text
     assert (await trial.try_grammar(FINE)).outcome == "fine"
 
 

@@ -70,7 +70,7 @@ def conversation(text: Any) -> dict[str, Any]:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_a_text_beyond_the_context_is_refused(path: str, body: dict[str, Any], key: str) -> None:
-    limit = "at most 200,000 are taken: the context of this model has 20,000 tokens."
+    limit = "at most 200,000 are accepted: the context of this model has 20,000 tokens."
     message = rf"^{key}: [\d,]+ (characters|tokens), and {limit}$"
     with pytest.raises(InvalidInput, match=message) as caught:
         limit_texts(fake_client(), body, body_shape(path))
@@ -98,7 +98,9 @@ def test_bodies_within_the_limits_are_not_changed(body: dict[str, Any]) -> None:
 @pytest.mark.parametrize("path", ["", "/v1/completions"])
 @pytest.mark.parametrize("prompt", [[1] * 20_001, [[1], [1] * 20_001]], ids=["one", "several"])
 def test_token_ids_beyond_the_context_are_refused(path: str, prompt: Any) -> None:
-    with pytest.raises(InvalidInput, match="20,001 tokens, and at most 20,000 are taken") as caught:
+    with pytest.raises(
+        InvalidInput, match="20,001 tokens, and at most 20,000 are accepted"
+    ) as caught:
         limit_texts(fake_client(), {"prompt": prompt}, body_shape(path))
     assert caught.value.param == "prompt"
     body = {"prompt": prompt, "truncate_prompt_tokens": 5}
@@ -123,7 +125,7 @@ def test_the_limit_of_characters_depends_on_context_tokenizer_and_route(
     # Texts that aren't long are left to vLLM.
     length = max(limit, LONG_CHARACTERS)
     assert limit_texts(client, {"prompt": "a" * length}, body_shape(path))
-    with pytest.raises(InvalidInput, match=f"at most {limit:,} are taken"):
+    with pytest.raises(InvalidInput, match=f"at most {limit:,} are accepted"):
         limit_texts(client, {"prompt": "a" * (length + 1)}, body_shape(path))
 
 
