@@ -114,7 +114,7 @@ class EndpointDeployer:
             if isinstance(error, KeyboardInterrupt):
                 raise
         else:
-            outcome = "can start no workers now" if body is NO_WORKERS else "is unchanged"
+            outcome = "can start no workers now" if body is NO_WORKERS else "is restored"
             self.report(f"endpoint {endpoint_id} {outcome}")
 
 

@@ -85,7 +85,7 @@ def test_an_existing_endpoint_gets_its_previous_values_back(run: Run, runpod: Ru
     words = ("--settings", "MODEL_NAME=org/model", "--request-count", "8")
     status, _, err = run("apply", *FLAGS, *words)
     assert (status, list(runpod.endpoints.values())) == (1, [before])
-    assert "is unchanged" in err
+    assert "is restored" in err
 
 
 def interrupt(_: float) -> None:
