@@ -201,7 +201,7 @@ class Fleet:
             elapsed = f"after {time.monotonic() - start:.1f} s"
             if worker.has_failed_start:
                 self.announce(
-                    f"{worker.id}failed to start {elapsed}; it answers jobs with the reason:"
+                    f"{worker.id} failed to start {elapsed}; it answers jobs with the reason:"
                 )
                 self.announce(_format_log_excerpt(log, log_offset))
             if worker.ready:

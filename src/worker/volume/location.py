@@ -47,7 +47,7 @@ class VolumeLocation:
     @property
     def adapters_note(self) -> str:
         """A sentence for messages: where the worker looked for adapters; empty if not known."""
-        return f" It looked for adapters on the network volume  {self}." if self.id else ""
+        return f" It looked for adapters on the network volume {self}." if self.id else ""
 
     def new_id(self, prefix: str) -> str:
         """Return a new random id of an object on this volume."""

@@ -60,7 +60,7 @@ WRONG_INPUTS = {
     **{
         name: WrongInput(content, "invalid_json_line", number, message_part=says)
         for name, content, number, says in (
-            ("text", GOOD + b"Hello\n", 2, "no JSON"),
+            ("text", GOOD + b"Hello\n", 2, "not valid JSON"),
             ("half an object", GOOD + GOOD[:-5] + b"\n", 2, ""),
             ("half an object at the end", GOOD + GOOD[:-5], 2, ""),
             ("two objects in a line", GOOD[:-1] + GOOD, 1, ""),

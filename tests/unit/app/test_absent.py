@@ -126,7 +126,7 @@ async def test_a_job_for_a_suspended_engine_waits_or_is_refused_with_retry_after
     async with counting_engine.engines.suspend(wait_timeout_s=0.1):
         error = failure(await yields_of(counting_engine, payload))
     assert (error["code"], error["retryable"], error["retry_after"]) == (503, True, 60)
-    assert "fine-tuned" in error["message"]
+    assert "fine-tuning the model" in error["message"]
 
 
 async def test_a_list_fails_as_a_whole_if_the_engine_is_suspended_after_its_first_items() -> None:

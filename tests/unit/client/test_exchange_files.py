@@ -157,7 +157,7 @@ def test_a_large_upload_goes_to_the_volume_and_becomes_a_file() -> None:
 @pytest.mark.parametrize(
     ("failure", "message"),
     [
-        (FileNotStored("Set RUNPOD_VOLUME_ID.", 413), r"Set RUNPOD_VOLUME_ID\. Then .* post"),
+        (FileNotStored("Set RUNPOD_VOLUME_ID.", 413), r"Set RUNPOD_VOLUME_ID\. The client .* post"),
         (FileNotStored("The volume is full.", 507), "The volume is full"),
     ],
 )

@@ -45,7 +45,7 @@ def test_an_adapter_needs_its_configuration_and_its_weights(tmp_path: Path) -> N
     (tmp_path / "adapter_model.bin").write_bytes(b"0")
     assert check(**adapter(tmp_path)).level is Level.OK
     (tmp_path / "adapter_model.safetensors").write_bytes(b"0")
-    assert "no safetensors file" in check(**adapter(tmp_path)).text
+    assert "not a safetensors file" in check(**adapter(tmp_path)).text
 
 
 def test_an_adapter_may_be_in_a_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,7 +215,7 @@ def test_gpus_too_old_for_a_quantization_are_refused(judge: MakeJudge) -> None:
     old = GpuChoice("T0", (GpuType("T0", "T0", 80.0, 70), GpuType("A40", "A40", 80.0, 86)))
     verdict = judge("AWQ").worst_verdict(old)
     assert verdict.fit is NO
-    assert verdict.reason.endswith("needs compute capability 7.5: not T0")
+    assert verdict.reason.endswith("needs compute capability 7.5: T0 lacks it")
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def test_a_model_that_fits_is_reported_with_its_figures() -> None:
     found = check_machine("MAX_MODEL_LEN=16384")
     assert found.level is OK
     assert found.text.startswith("RTX 4090: 16384 tokens, concurrency 2; ")
-    assert "weights 15.0 GiB + about 2.0 GiB reserved in 22.8 GiB, 5.8 GiB" in found.text
+    assert "weights 15.0 GiB + about 2.0 GiB reserved, of 22.8 GiB, 5.8 GiB" in found.text
     assert "(131072 bytes a token)" in found.text
 
 
@@ -118,8 +118,8 @@ def test_the_minimum_context_must_fit() -> None:
     [
         # vLLM has sparse attention on GPUs only.
         (H100, configs.SPARSE, "", UNKNOWN, "vLLM can't build the model here: Sparse Attention"),
-        (H100, {"model_type": "unheard-of"}, "", UNKNOWN, "is not known"),
-        (CPU, {"model_type": "unheard-of"}, "", UNKNOWN, "is not known"),
+        (H100, {"model_type": "unheard-of"}, "", UNKNOWN, "is unknown"),
+        (CPU, {"model_type": "unheard-of"}, "", UNKNOWN, "is unknown"),
         (
             CPU,
             RECORDED_MODELS["embedder"].config,

@@ -125,7 +125,7 @@ sys.exit(1)
     async with running_fleet(tmp_path, answers) as running:
         await running.wait_for_announcement("    DTYPE is wrong")
         assert re.fullmatch(
-            r"worker-1failed to start after \d+\.\d s; it answers jobs with the reason:",
+            r"worker-1 failed to start after \d+\.\d s; it answers jobs with the reason:",
             running.announced[1],
         )
         (worker,) = await running.workers()

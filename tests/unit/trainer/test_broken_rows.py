@@ -77,11 +77,11 @@ def calls(*found: Any) -> dict[str, Any]:
 
 # The second line of a file, as bytes or as a value, and a part of the mistake's message.
 JSONL: dict[str, tuple[Any, str]] = {
-    "not JSON": (b'{"prompt": SECRET}', "no JSON"),
-    "two objects": (b'{"prompt": "a", "response": "b"} {}', "no JSON"),
+    "not JSON": (b'{"prompt": SECRET}', "not valid JSON"),
+    "two objects": (b'{"prompt": "a", "response": "b"} {}', "not valid JSON"),
     "NaN": (b'{"prompt": NaN}', "NaN is not valid JSON"),
-    "deep": (b"[" * 200_000, "no JSON"),
-    "a large number": (b"9" * 10_000, "no JSON"),
+    "deep": (b"[" * 200_000, "not valid JSON"),
+    "a large number": (b"9" * 10_000, "not valid JSON"),
     "a list": ([{"prompt": "a", "response": "b"}], "one row a line"),
     "a string": ("SECRET", "is a text"),
     "a blank line": (b" ", "the line is empty"),
@@ -90,13 +90,13 @@ JSONL: dict[str, tuple[Any, str]] = {
     "two answers": ({"prompt": "a", "response": "b", "completion": "c"}, "several answers"),
     "a number as answer": ({"prompt": "a", "response": 5}, "response is a number"),
     "null as prompt": ({"prompt": None, "response": "b"}, "prompt is null"),
-    "a key twice": (b'{"prompt": "a", "prompt": "b", "response": "c"}', "'prompt' stands twice"),
+    "a key twice": (b'{"prompt": "a", "prompt": "b", "response": "c"}', "'prompt' occurs twice"),
     "half a surrogate pair": ({"prompt": "\ud83d", "response": "b"}, "surrogate"),
     "latin-1": (b'{"prompt": "\xfc", "response": "b"}', "not UTF-8"),
     "a long line": (LONG, "1,048,576 bytes"),
 }
 CHATS: dict[str, tuple[dict[str, Any], str]] = {
-    "prompts among messages": ({"prompt": "a", "response": "b"}, "began otherwise"),
+    "prompts among messages": ({"prompt": "a", "response": "b"}, "differs"),
     "no messages": (chat(), "a list of messages"),
     "257 messages": (
         chat(*[USER] * 256, ASSISTANT),
@@ -141,7 +141,7 @@ CHATS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("kind", [*JSONL, *CHATS, "messages among prompts"])
 def test_a_broken_line_is_refused_and_others_are_read(tmp_path: Path, kind: str) -> None:
     first: dict[str, Any] = {"prompt": "a", "response": "b"}
-    row, part = JSONL.get(kind) or CHATS.get(kind) or (chat(USER, ASSISTANT), "began otherwise")
+    row, part = JSONL.get(kind) or CHATS.get(kind) or (chat(USER, ASSISTANT), "differs")
     if kind in CHATS:
         first = chat(USER, ASSISTANT)
     line = row if isinstance(row, bytes) else json.dumps(row).encode()

@@ -84,7 +84,7 @@ REFUSED = {
     ],
     "begins with a dot": ["out/.hidden", "out/.git/config", "out/a/.b/c"],
     "names a file": ["", "s3://bucket/", "s3://bucket", "a\0b"],
-    "leads to nothing": ["circle", "circle/a", "a" * 300, "a/" * 3000, "a\ud83d"],
+    "no such path can exist": ["circle", "circle/a", "a" * 300, "a/" * 3000, "a\ud83d"],
     "no other bucket": ["s3://other/out/a"],
 }
 

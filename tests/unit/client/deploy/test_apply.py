@@ -60,14 +60,14 @@ def test_a_second_run_patches_the_changes_and_a_third_changes_nothing(
 
 
 LOAD_BALANCER, CPU = {"type": "LOAD_BALANCER"}, {"gpu": None}
-VOLUMES = "there is no vol2, but vol1 (my vol1, US-KS-2)"
+VOLUMES = "there is no vol2, only vol1 (my vol1, US-KS-2)"
 
 
 @pytest.mark.parametrize(
     ("endpoints", "words", "status", "message"),
     [
         ([], ["--volumes", "vol2"], 2, VOLUMES),
-        ([], ["--volumes", "vol1", "--data-centers", "EU-RO-1"], 2, "vol1 lies in US-KS-2, which"),
+        ([], ["--volumes", "vol1", "--data-centers", "EU-RO-1"], 2, "vol1 is in US-KS-2, which"),
         ([{}, {}], [], 1, "ep1, ep2"),
         ([LOAD_BALANCER], [], 2, "another kind"),
         ([CPU], [], 2, "another kind"),

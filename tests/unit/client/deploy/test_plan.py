@@ -67,7 +67,7 @@ POOLS = "gpu_pools: which GPUs hold the model? 16 GB: AMPERE_16, 24 GB"
         ("--settings MAX_CONCURRENCY=many", "auto, or a whole number, at least 1"),
         ('--settings LORA_MODULES=[{"name"', "settings: LORA_MODULES: "),
         ("--workers-min 4", "workers_min: more than workers_max"),
-        ("--request-count 4 --idle-timeout-s 9", "idle_timeout_s: not together"),
+        ("--request-count 4 --idle-timeout-s 9", "idle_timeout_s: can't be combined"),
         ("--queue-delay-s 0.1", "queue_delay_s: "),
         ("--gpu-pools ada_48_pro", "ada_48_pro is written ADA_48_PRO"),
         ("--gpu-pools A100", "A100 is a GPU: name its pool, AMPERE_80"),

@@ -126,7 +126,7 @@ NO_TEXT = r"content\.prompts\.1: a prompt is a text"
 @pytest.mark.parametrize(
     ("version", "content", "limits", "message"),
     [
-        ("v1", b'{"prompts": ["a"], "prompts": ["b"]}', LIMITS, "'prompts' stands twice"),
+        ("v1", b'{"prompts": ["a"], "prompts": ["b"]}', LIMITS, "'prompts' occurs twice"),
         ("v1", EMPTY_LISTS, LIMITS, "a value in it has more than 400 bytes"),
         ("v1", EMPTY_LISTS, FEW_VALUES, "more than 1,000 values that are no numbers"),
         *(

@@ -74,7 +74,7 @@ def test_an_output_is_reserved_for_one_batch_until_it_is_written(root: Path, fil
     output.release_reserved_file()
     output.write(lambda: [None])
     assert path.read_bytes() == NULL_ARRAY
-    with pytest.raises(Conflict, match="somebody else"):
+    with pytest.raises(Conflict, match="another process"):
         output.write(lambda: [None, None])
 
 
@@ -133,7 +133,7 @@ def test_v1_renames_the_keys_of_a_response_and_v2_keeps_them(
         json.loads(batch_output.make_item_v1(result)),
         json.loads(batch_output.make_item_v2(result)),
     ) == (v1, v2)
-    assert ("no completion" in caplog.text) is (v2 == STRANGE)
+    assert ("not a completion" in caplog.text) is (v2 == STRANGE)
 
 
 @pytest.mark.parametrize("bodies", [[], [None], [{"a": "b"}], [{"a": "\n"}, None, {}]])

@@ -130,7 +130,7 @@ async def test_keys_without_effect_are_logged_and_returned_in_the_metadata(
         response = await create_batch(caller, gpus=2, labels={"team": "a"})
     without_effect = "gpus: the endpoint's settings decide"
     assert response["metadata"] == {"team": "a", "without_effect": without_effect}
-    assert "no effect on an endpoint: gpus" in caplog.text
+    assert "these parameters have no effect: gpus" in caplog.text
 
 
 async def test_large_requests_do_not_make_the_list_of_batches_large(caller: Caller) -> None:

@@ -100,7 +100,7 @@ async def test_an_upload_has_text_base64_or_a_path(
         ({"content": "a\ud83d"}, "content", "surrogate"),
         ({"path": "../out"}, "path", "leads out"),
         ({"path": "inbox/missing"}, "path", "no such file"),
-        ({"content_base64": "not base64!"}, "content_base64", "no base64"),
+        ({"content_base64": "not base64!"}, "content_base64", "not valid base64"),
         ({"content": "a", "purpose": "batch_output"}, "purpose", "'assistants', 'batch'"),
         ({"content": "a", "filename": "a" * 256}, "filename", "at most 255"),
         ({"content": "a", "filname": "a"}, "filname", "did you mean 'filename'"),

@@ -153,7 +153,7 @@ def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_context_below_the_minimum_fails_except_for_an_embedder() -> None:
-    with pytest.raises(StartFailed, match=r"512 tokens .* MIN_MODEL_LEN=1024"):
+    with pytest.raises(StartFailed, match=r"512 tokens, .* MIN_MODEL_LEN=1024"):
         fitting.short_context_warning(engine(), config(512), model_context=2048, min_context=1024)
     embedder = engine(prefix="EMBEDDING_")
     assert "EMBEDDING_MAX_MODEL_LEN" in (

@@ -47,8 +47,10 @@ async def test_the_number_of_restarts_is_limited(caplog: pytest.LogCaptureFixtur
     assert used == cores[1:]
     assert restarts() == [2]
     lines = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
-    prefix = "the engine of demo died: ValueError: broken: it is "
-    assert lines == [f"{prefix}{again}" for again in ["started again"] * 2 + ["not started again"]]
+    prefix = "the engine of demo died: ValueError: broken; "
+    assert lines == [
+        f"{prefix}{again}" for again in ["restarting it"] * 2 + ["it is not restarted"]
+    ]
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("no memory"), StartFailed("EIO: config.json")])
