@@ -16,8 +16,10 @@ MAX_KEY_LENGTH = 64
 MAX_METADATA_PAIRS = 16
 MAX_METADATA_LENGTHS = (64, 512)
 
-# Minimum similarity of a misspelled name to the correct one (``difflib``'s ratio, 0 to 1).
-MIN_SIMILARITY = 0.75
+# Minimum similarity of a misspelled name to the correct one (``difflib``'s ratio, 0 to 1), and of
+# a name with few characters, of which one may be wrong: fp7 for fp8.
+MIN_SIMILARITY, MIN_SHORT_SIMILARITY = 0.75, 0.65
+MAX_SHORT_LENGTH = 4
 
 # Prefix of sampling parameters in messages; ``param`` names them without it, as vLLM does.
 SAMPLING_PARAMS = "sampling_params"
@@ -163,9 +165,12 @@ def unknown_key_message(
 
 
 def find_similar_names(
-    name: str, known: Iterable[str], count: int = 1, min_similarity: float = MIN_SIMILARITY
+    name: str, known: Iterable[str], count: int = 1, min_similarity: float | None = None
 ) -> list[str]:
     """Return the known names that a misspelled name may mean, the most similar first."""
+    if min_similarity is None:
+        is_short = len(name) <= MAX_SHORT_LENGTH
+        min_similarity = MIN_SHORT_SIMILARITY if is_short else MIN_SIMILARITY
     return difflib.get_close_matches(name, list(known), count, min_similarity)
 
 

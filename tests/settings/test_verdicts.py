@@ -127,7 +127,7 @@ def test_settings_that_only_cpus_refuse_are_not_refused_for_gpus(
     ("name", "gpus", "refused", "table", "words", "counts"),
     [
         # A GPU may not support sleeping.
-        ("sleep mode", "A40", False, False, "? settings not known", "2 unknown."),
+        ("sleep mode", "A40", False, False, "? settings unknown", "2 unknown."),
         # No table contains the refused context, and there is no table for a model that no route
         # serves.
         ("a context that is too long", "all", True, True, "AMPERE_16 fits 2048", "1 unknown."),

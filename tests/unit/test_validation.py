@@ -4,12 +4,13 @@ import pytest
 
 from worker.validation import find_similar_names, unknown_key_message
 
-PARSERS = ["auto", "hermes", "llama3_json", "mistral", "openai", "qwen3_xml"]
+PARSERS = ["auto", "fp8", "hermes", "llama3_json", "mistral", "openai", "qwen3_xml"]
 
 
 @pytest.mark.parametrize(
     ("written", "meant"),
     [
+        ("fp7", "fp8"),
         ("hermse", "hermes"),
         ("mistal", "mistral"),
         ("openia", "openai"),

@@ -21,8 +21,6 @@ ALL_POOLS = "all"
 _OPTIONAL_WORDS = re.compile(r"nvidia|geforce|generation|rtx|[\s_-]")
 # A name and a count of at most 99; larger numbers belong to the name, as in "rtx 4090".
 _NAME_AND_COUNT = re.compile(r"(.+)[x*]\s*0*([1-9]\d?)")
-# Minimum similarity of a misspelled name, which has three or four characters.
-_MIN_SIMILARITY = 0.65
 _PRICES = TypeAdapter(dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]])
 
 
@@ -116,7 +114,7 @@ def _suggest_names(name: str) -> str:
     ids = [pool.id for pool in POOLS]
     names = [*ids, *(kind.name for pool in POOLS for kind in pool.types)]
     written = {known.upper(): known for known in names}
-    near = find_similar_names(name.upper(), written, 3, _MIN_SIMILARITY)
+    near = find_similar_names(name.upper(), written, count=3)
     if near:
         return f"did you mean {' or '.join(written[one] for one in near)}?"
     return f"pools are {', '.join(ids)}"
