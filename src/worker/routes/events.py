@@ -109,7 +109,7 @@ def name_incomplete(event: str) -> str:
     if not event.startswith(completed):
         return event
     (data,) = decode_event_data([event])
-    if data["response"]["status"] != "incomplete":
+    if data["response"].get("status") != "incomplete":
         return event
     return _format_event({**data, "type": "response.incomplete"}, incomplete)
 
