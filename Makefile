@@ -117,7 +117,7 @@ image-check: ## Run the image's doctor, which needs no GPU (IMAGE=llm-worker, TA
 	@$(BUILDER) run --rm --env MODEL_NAME=$(MODEL_NAME) --env BASE_PATH=/tmp $(IMAGE):$(TAG) \
 		python -u src/handler.py --check --gpu $(or $(GPU),L40S)
 
-test: $(INSTALLED) demo ## Run the tests, in five concurrent parts (five minutes)
+test: $(INSTALLED) demo ## Run the tests, in five concurrent parts (twelve minutes)
 	@$(MAKE) --no-print-directory tested MARKED="not slow"
 
 test-all: $(INSTALLED) demo ## Run all tests, including slow ones: killed downloads, compiled code, trainings (20 minutes)
@@ -145,7 +145,7 @@ test-2 test-3 test-4 test-5: test-%:
 	$(BIN)/python -m pytest -m "$(MARKED)" $(TESTS_$*) >$$output 2>&1 || status=$$?; \
 	printf '\n==> %s\n' '$(TESTS_$*)'; cat $$output; exit $$status
 
-test-unit: $(INSTALLED) ## Run the tests that need no engine (a minute or two)
+test-unit: $(INSTALLED) ## Run the tests that need no engine (five minutes)
 	@$(BIN)/python -m pytest tests/unit
 
 test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(LITELLM_PROXY) $(CODING_AGENTS) ## Run the tests with third-party clients (.clients, 1.8 GB)
