@@ -145,7 +145,7 @@ test-2 test-3 test-4 test-5: test-%:
 	$(BIN)/python -m pytest -m "$(MARKED)" $(TESTS_$*) >$$output 2>&1 || status=$$?; \
 	printf '\n==> %s\n' '$(TESTS_$*)'; cat $$output; exit $$status
 
-test-unit: $(INSTALLED) ## Run the tests that need no engine (five minutes)
+test-unit: $(INSTALLED) ## Run the tests that need no engine (some minutes)
 	@$(BIN)/python -m pytest tests/unit
 
 test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(LITELLM_PROXY) $(CODING_AGENTS) ## Run the tests with third-party clients (.clients, 1.8 GB)

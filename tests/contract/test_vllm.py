@@ -35,7 +35,9 @@ def test_every_name_is_at_one_of_its_known_locations(name: str) -> None:
 
 def test_a_moved_name_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(LOCATIONS, "Gone", ("vllm.not_there", "vllm.config"))
-    with pytest.raises(VllmNameNotFound, match=r"vllm.not_there, vllm.config: update .*locations.py"):
+    with pytest.raises(
+        VllmNameNotFound, match=r"vllm.not_there, vllm.config: update .*locations.py"
+    ):
         import_from_vllm("Gone")
 
 
