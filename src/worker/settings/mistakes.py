@@ -21,7 +21,9 @@ class Mistake:
 
     def __str__(self) -> str:
         state = "is not set" if self.value is None else f"= {self.value!r}"
-        suggestion = f", for example {self.name}={self.example}" if self.example else ""
+        # Another example would contradict a suggestion.
+        has_example = self.example and not self.advice.startswith("did you mean")
+        suggestion = f", for example {self.name}={self.example}" if has_example else ""
         return f"{self.name} {state}: {self.advice}{suggestion}"
 
 

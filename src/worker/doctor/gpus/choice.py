@@ -117,4 +117,4 @@ def _suggest_names(name: str) -> str:
     near = find_similar_names(name.upper(), written, count=3)
     if near:
         return f"did you mean {' or '.join(written[one] for one in near)}?"
-    return f"pools are {', '.join(ids)}"
+    return f"use a type, such as A40 or H100, or a pool: {', '.join(ids)}"

@@ -40,9 +40,9 @@ def test_a_pool_is_as_large_as_its_smallest_gpu() -> None:
     [
         ("ADA24", "ADA_24"),
         ("A4O", "A40"),
-        ("sesame", "pools are AMPERE_16, "),
-        ("T4", "pools are AMPERE_16, "),
-        *((text, "pools are AMPERE_16, ") for text in ("", "x2")),
+        ("sesame", "or a pool: AMPERE_16, "),
+        ("T4", "or a pool: AMPERE_16, "),
+        *((text, "or a pool: AMPERE_16, ") for text in ("", "x2")),
         *((text, "did you mean ADA_24") for text in ("ADA_24x0", "ADA_24x")),
     ],
 )

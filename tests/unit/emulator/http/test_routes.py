@@ -131,6 +131,7 @@ async def test_progress_shows_in_the_status_while_the_job_runs(peer: Peer) -> No
         ("GET", "/job-take-batch/w?batch_size=-1", "", 400, "must be a whole number from 1"),
         ("POST", "/openai/v1/completions", "{", 400, "the body is not JSON"),
         ("GET", "/run", "", 405, "Method Not Allowed"),
+        ("GET", "/../../v1/models", "", 404, "the endpoint's paths begin with /v2/"),
     ],
 )
 async def test_an_invalid_request_is_refused_with_the_reason_as_json(
