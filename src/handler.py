@@ -136,7 +136,7 @@ def answer_failed_start(run: ProgramRun, error: StartFailed) -> None:
     if failed_start.should_answer_callers(error, run.raw_settings.values):
         # Spare the process that holds the ports: it passes them on, and answers open connections.
         children.stop_descendants(spared_children=[listener.child] if listener else [])
-        log.info("callers get this error for up to two minutes (%s)", failed_start.SETTING)
+        log.info("callers get this error for up to two minutes (%s=0: exit)", failed_start.SETTING)
         serve_failure(run, FailedStartHandler(error))
 
 
