@@ -39,7 +39,8 @@ def check_parsers(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
         plugin = getattr(arguments.vllm_args, plugin_name.lower())
         known = sorted(import_from_vllm(registry).list_registered())
         if name in values and not plugin and values[name] not in (AUTO, *known):
-            yield Mistake(name, values[name], describe_choices([AUTO, *known], values[name]))
+            advice = describe_choices([AUTO, *known], values[name])
+            yield Mistake(name, values[name], advice, AUTO)
         if plugin and plugin.endswith(".py") and not Path(plugin).is_file():
             yield Mistake(plugin_name, plugin, "there is no such file")
 
