@@ -78,7 +78,8 @@ class EventSplitter:
 
     def decode_inner_event(self, part: bytes) -> str | None:
         """Return a part that is one event before the last ones; None for any other part."""
-        if self.incomplete or part.find(SEPARATOR) != len(part) - len(SEPARATOR):
+        end = part.find(SEPARATOR)
+        if self.incomplete or end < 0 or end != len(part) - len(SEPARATOR):
             return None
         event = part.decode()
         return None if event.startswith(LAST_PREFIXES) else event

@@ -228,6 +228,11 @@ EVENTS = [
 BODY = "".join([*EVENTS, "data: [DONE]\n\n"]).encode()
 
 
+# A part of one byte, at the beginning of an event.
+FIRST_BYTE = {len("".join(EVENTS[:2]).encode()) + offset for offset in (0, 1)}
+
+
+@example(FIRST_BYTE, set(range(9)))
 @given(st.sets(st.integers(1, len(BODY) - 1)), st.sets(st.integers(0, 9)))
 @settings(max_examples=30)
 def test_events_are_whole_wherever_the_body_is_split(cuts: set[int], pauses: set[int]) -> None:
