@@ -130,7 +130,9 @@ def choose_target_modules(names: Sequence[str], requested: Sequence[str] | None)
     if requested is None:
         if projections := sorted(last_parts & PROJECTIONS):
             return projections
-        raise TrainingFailure(f"the model has no layers that are known to take an adapter: {has}")
+        raise TrainingFailure(
+            f"the model has no layers that are known to support an adapter: {has}"
+        )
     if missing := sorted(set(requested) - last_parts):
         raise TrainingFailure(f"target_modules: the model has no layer {missing[0]}: {has}")
     return sorted(set(requested))

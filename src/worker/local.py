@@ -39,7 +39,9 @@ def read_test_job(text: str | None) -> dict[str, Any]:
     except ValueError as broken:
         raise InvalidInput(f"{source} contains broken JSON: {broken}") from None
     if not isinstance(job, dict) or "input" not in job:
-        raise InvalidInput(f'{source} holds no job: it looks like {{"input": {{"prompt": "Hi"}}}}.')
+        raise InvalidInput(
+            f'{source} contains no job: it looks like {{"input": {{"prompt": "Hi"}}}}.'
+        )
     from worker.dialects import parse_input  # noqa: PLC0415 - most modes need it later
 
     # Check the input before the engine starts: a mistake costs no cold start.

@@ -74,7 +74,7 @@ def test_a_refusal_of_broken_json_names_the_position(text: str, job_file: Path) 
 def test_json_that_is_not_a_job_is_refused_with_an_example(text: str) -> None:
     assert (
         refusal_message(text)
-        == '--test_input holds no job: it looks like {"input": {"prompt": "Hi"}}.'
+        == '--test_input contains no job: it looks like {"input": {"prompt": "Hi"}}.'
     )
 
 

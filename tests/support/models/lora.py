@@ -128,7 +128,7 @@ BROKEN: dict[str, tuple[Change, str]] = {
     "truncated": (truncate_weights, "not fully covered"),
     "noise": (lambda directory: (directory / WEIGHTS).write_bytes(b"\xff" * 99), "header"),
     "empty": (lambda directory: (directory / WEIGHTS).write_bytes(b""), "header"),
-    "no-tensors": (change_weights(lambda _: {}), "holds no tensors"),
+    "no-tensors": (change_weights(lambda _: {}), "contains no tensors"),
     "rows": (reshape_tensors(A=(9, 128), B=(128, 9)), "lora_A has 9 rows"),
     "ranks": (reshape_tensors(B=(128, 6)), "lora_B 6 columns"),
     "a-large": (reshape_tensors(A=(RANK, 256)), "a weight of 128 x 256, the model's has 128 x 128"),

@@ -250,10 +250,10 @@ class _JSONFile:
             if depth > MAX_DEPTH:
                 raise InvalidInput("it is nested too deeply")
             if self._number_count > MAX_TOKEN_IDS:
-                raise InvalidInput(f"a value in it holds more than {MAX_TOKEN_IDS:,} numbers")
+                raise InvalidInput(f"a value in it contains more than {MAX_TOKEN_IDS:,} numbers")
             if self._value_count > max_values:
                 message = f"more than {max_values:,} values that are no numbers (MAX_INPUT_VALUES)"
-                raise InvalidInput(f"a value in it holds {message}")
+                raise InvalidInput(f"a value in it contains {message}")
             yield event, value
 
     def reset_counters(self) -> None:

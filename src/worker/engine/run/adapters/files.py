@@ -192,7 +192,7 @@ def check_adapter_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) 
         BrokenAdapter: If there are no tensors, or one does not fit; the message names the first.
     """
     if not shapes:
-        raise BrokenAdapter(f"{WEIGHTS} holds no tensors")
+        raise BrokenAdapter(f"{WEIGHTS} contains no tensors")
     modules: defaultdict[str, dict[str, Shape]] = defaultdict(dict)
     for tensor, shape in shapes.items():
         # Skip other names, which vLLM checks itself, and experts, whose layout varies by model.
@@ -243,7 +243,7 @@ def _read_adapter_shapes(file: Path, *, read_weights: bool) -> dict[str, Shape]:
             if (dtype := tensor.get_dtype()) not in FLOAT_TYPES:
                 raise BrokenAdapter(f"{name} is of type {dtype}, not floating point")
             if read_weights and not torch.isfinite(tensors.get_tensor(name).float()).all():
-                raise BrokenAdapter(f"{name} holds values that are not finite numbers")
+                raise BrokenAdapter(f"{name} contains values that are not finite numbers")
             shapes[name] = tuple(tensor.get_shape())
     return shapes
 
