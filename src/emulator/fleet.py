@@ -170,7 +170,9 @@ class Fleet:
             log = self.logs / f"{worker.id}.log"
             log_offset = log.stat().st_size if log.exists() else 0
             self.announce(f"{worker.id} starts{place} (its log: {log})")
-            was_ready, status = await self._run_worker(worker, volume, log, log_offset)
+            was_ready, is_explained, status = await self._run_worker(
+                worker, volume, log, log_offset
+            )
             if self._queue.is_closed:
                 return
             failures = 0 if was_ready else failures + 1
@@ -179,14 +181,18 @@ class Fleet:
             self.announce(
                 f"{worker.id} exited {_describe_exit(status)}; restarting in {delay_s:g} s"
             )
-            if failures or status > 0:
+            if (failures or status > 0) and not is_explained:
                 self.announce(_format_log_excerpt(log, log_offset))
             await self._queue.changed.wait_for(lambda: self._queue.is_closed, delay_s)
 
     async def _run_worker(
         self, worker: Worker, volume: NetworkVolume | None, log: Path, log_offset: int
-    ) -> tuple[bool, int]:
-        """Run a worker until it exits; return whether it became ready, and its exit status."""
+    ) -> tuple[bool, bool, int]:
+        """Run a worker until it exits.
+
+        Returns:
+            Whether it became ready, whether its failed start was announced, and its exit status.
+        """
         start = time.monotonic()
         mount = volume.worker_environ if volume else {}
         environ = {**self.environ, **self.emulator.worker_environ(worker.id), **mount}
@@ -210,7 +216,7 @@ class Fleet:
                     self.announce(f"    {warning}")
                 self.ready.set()
             status = await process.wait()
-            return worker.ready, status
+            return worker.ready, worker.has_failed_start, status
         finally:
             await process.kill()
             self._queue.handle_worker_exit(worker)
