@@ -68,7 +68,7 @@ class EndpointPlan(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
     name: Text = Field(description="the endpoint's name, which identifies it")
-    image: Text = Field(description="the worker's image, with its tag")
+    image: Text = Field(pattern=r"^[^\s<>]+$", description="the worker's image, with its tag")
     settings: dict[Text, Setting] = Field({}, description="the worker's settings, as NAME=VALUE")
     gpu_pools: list[Text] | None = Field(
         None, min_length=1, description=f"GPU pools; default: by the model's size ({_POOLS_TEXT})"
@@ -241,6 +241,8 @@ def _describe_field_error(error: Any) -> str:
         return f"{field}: a plan has no such field; {hint}"
     if error["type"] == "missing":
         return f"{field}: it is required, as --{field} or in the file"
+    if error["type"] == "string_pattern_mismatch":
+        return f"{field}: {error['input']} has a placeholder or a space"
     advice = "; write a string, in quotes" if error["type"] == "string_type" else ""
     return f"{field}: {error['msg']}{advice}"
 

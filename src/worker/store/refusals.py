@@ -39,7 +39,8 @@ class Reason(Enum):
     BAD_TOKEN = ("the hub refuses HF_TOKEN", "set HF_TOKEN to a new token, or unset it")
     ODD_TOKEN = (
         "HF_TOKEN contains characters that no token has",
-        "copy it again, without quotation marks, spaces and line breaks",
+        "copy it again, without quotation marks, spaces and line breaks; "
+        "if it names a secret, create that secret",
     )
     UNREACHABLE = (
         "the hub does not answer",
