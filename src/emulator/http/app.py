@@ -77,7 +77,9 @@ async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web
         return await handler(request)
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.text}"
-        if isinstance(error, web.HTTPNotFound) and not request.path.startswith("/v2/"):
+        if isinstance(error, web.HTTPNotFound) and not request.path.startswith(
+            ("/v2/", "/control/")
+        ):
             message += " (the endpoint's paths begin with /v2/)"
         response = web.json_response({"error": message}, status=error.status)
         if isinstance(error, web.HTTPMethodNotAllowed):
