@@ -8,7 +8,6 @@ disaggregation, loading adapters from a path).
 """
 
 import asyncio
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from worker.routes.answer import Answer, answer_by_worker, answer_in_parts
 from worker.routes.resources import Resources
 from worker.routes.route import Route, RouteRequest
 from worker.settings import Settings
+from worker.validation import find_similar_names
 
 # Title of the OpenAPI document. The title of vLLM's own document names its web framework.
 TITLE = "LLM worker"
@@ -157,7 +157,7 @@ def _unknown_route_error(job: OpenAIJob, settings: Settings) -> UnknownRoute:
             return UnknownRoute(f"{message}: {reason}.")
     routes = _enabled_routes(settings)
     methods = {route.path_template: route.method for route in routes if route.handler is None}
-    for similar in difflib.get_close_matches(job.path, methods, n=1, cutoff=0.75):
+    for similar in find_similar_names(job.path, methods):
         return UnknownRoute(f"{message}: did you mean {methods[similar]} {similar}?")
     has_list = any(route.handler is openapi_document for route in routes)
     return UnknownRoute(f"{message}{'; GET /openapi.json lists all routes' if has_list else ''}.")
