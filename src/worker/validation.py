@@ -20,6 +20,8 @@ MAX_METADATA_LENGTHS = (64, 512)
 # a name with few characters, of which one may be wrong: fp7 for fp8.
 MIN_SIMILARITY, MIN_SHORT_SIMILARITY = 0.75, 0.65
 MAX_SHORT_LENGTH = 4
+# Maximum number of served models in a message.
+MAX_LISTED_MODELS = 20
 
 # Prefix of sampling parameters in messages; ``param`` names them without it, as vLLM does.
 SAMPLING_PARAMS = "sampling_params"
@@ -177,3 +179,13 @@ def find_similar_names(
 def drop_nulls(values: Mapping[Any, Any]) -> dict[str, Any]:
     """Remove null values, which count as absent."""
     return {str(key): value for key, value in values.items() if value is not None}
+
+
+def unknown_model_advice(name: str, served: Iterable[str]) -> str:
+    """Return the end of a message about an unknown model: a similar one, or those served."""
+    names = list(dict.fromkeys(served))
+    if similar := find_similar_names(name, names):
+        return f"did you mean {similar[0]!r}?"
+    others = len(names) - MAX_LISTED_MODELS
+    more = f" and {others} more" if others > 0 else ""
+    return f"this worker serves {', '.join(names[:MAX_LISTED_MODELS])}{more}."

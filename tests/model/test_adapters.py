@@ -88,6 +88,17 @@ async def test_an_adapter_that_appears_on_the_volume_is_served_without_a_restart
     assert "new" in await list_models(lora_engine)
 
 
+async def test_an_unknown_name_is_refused_with_a_similar_adapter_or_all(
+    ask: Ask, write_adapter: WriteAdapter
+) -> None:
+    write_adapter("fairy-tales")
+    status, message = await refusal(ask, lora="fairy-tale")
+    assert (status, message.endswith("; did you mean 'fairy-tales'?")) == (404, True)
+    status, message = await refusal(ask, model="another")
+    assert (status, "; this worker serves demo, " in message) == (404, True)
+    assert "fairy-tales" in message
+
+
 async def test_concurrent_requests_load_an_adapter_once(
     ask: Ask, write_adapter: WriteAdapter, base_answer: str
 ) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 from worker.engine import BaseModelHandle
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine, UnknownRoute
 from worker.routes.route import RouteRequest
+from worker.validation import unknown_model_advice
 from worker.volume import adapters
 from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 
@@ -53,10 +54,10 @@ async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, 
     if match is None and any(base.is_dead for base in request.engines.base_models):
         raise EngineDead
     if match is None:
-        names, location = ", ".join(card["id"] for _, card in all_cards), adapters_location(request)
+        location = adapters_location(request)
         location.check_name("adapter", name)
-        message = f"There is no model {name!r}; this worker serves {names}."
-        raise UnknownRoute(f"{message}{location.adapters_note}")
+        advice = unknown_model_advice(name, (card["id"] for _, card in all_cards))
+        raise UnknownRoute(f"There is no model {name!r}; {advice}{location.adapters_note}")
     return match
 
 

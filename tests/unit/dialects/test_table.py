@@ -76,12 +76,24 @@ async def test_a_broken_adapter_is_described_but_not_listed(engine: ScriptedEngi
 
 
 @pytest.mark.usefixtures("embedder")
-@pytest.mark.parametrize("name", ["minilm", "models/demo"])
-async def test_an_unknown_model_is_refused_with_the_served_models(
-    engine: ScriptedEngine, name: str
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("minilm", "did you mean 'org/minilm'?"),
+        ("models/demo", "this worker serves demo, org/minilm."),
+    ],
+)
+async def test_an_unknown_model_is_refused_with_a_similar_one_or_all(
+    engine: ScriptedEngine, name: str, advice: str
 ) -> None:
-    message = f"There is no model '{name}'; this worker serves demo, org/minilm."
+    message = f"There is no model '{name}'; {advice}"
     assert await get_error(engine, f"/v1/models/{name}") == (404, message)
+
+
+async def test_only_some_of_many_models_are_listed(engine: ScriptedEngine) -> None:
+    engine.adapters = [f"adapter-{number}" for number in range(30)]
+    _, message = await get_error(engine, "/v1/models/other")
+    assert message.endswith("adapter-18 and 11 more.")
 
 
 async def test_a_dead_engine_lists_no_models(

@@ -22,7 +22,7 @@ from worker.files import FILE_PREFIX as FILE
 from worker.routes.long_work import cancel_batch, check_batch_route
 from worker.routes.models import adapters_location, list_usable_cards
 from worker.routes.route import RouteRequest
-from worker.validation import drop_nulls
+from worker.validation import drop_nulls, unknown_model_advice
 from worker.volume import translate_os_errors, write_file
 from worker.volume.pages import truncate_page
 
@@ -170,7 +170,7 @@ async def _submit_batch(request: RouteRequest, version: Version) -> tuple[Batch,
     models = [card["id"] for card in await list_usable_cards(request)]
     if (name := body.config.model) not in models:
         adapters_location(request).check_name("adapter", name, "model_config.model")
-        message = f"there is no model {name!r}; this worker serves {', '.join(models)}"
+        message = f"there is no model {name!r}; {unknown_model_advice(name, models)}"
         raise InvalidInput(f"model_config.model: {message}", param="model_config.model")
     if names := body.ignored_keys:
         ignored = ", ".join(names)

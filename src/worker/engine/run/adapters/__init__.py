@@ -22,6 +22,7 @@ from worker.engine.seam.protocols import Client, LoRARequest, Models
 from worker.engine.seam.translation import raise_for_error_response, translate_errors
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job import RawJob
+from worker.validation import unknown_model_advice
 from worker.volume.adapters import (
     AdapterVersion,
     adapter_names,
@@ -115,14 +116,20 @@ class Adapters:
             resolution = await self._models.resolve_lora(name) if can_resolve else None
         status = getattr(getattr(resolution, "error", None), "code", None)
         if resolution is None or status == 404:
-            bases = [base.name for base in self._models.base_model_paths]
-            served = ", ".join([*bases, *self._models.lora_requests])
             self._location.check_name("adapter", name, param)
-            message = f"There is no model or adapter {name!r}; this worker serves {served}."
+            advice = unknown_model_advice(name, await self._list_models())
+            message = f"There is no model or adapter {name!r}; {advice}"
             message += self._location.adapters_note
             raise RefusedByEngine(message, status=404, param=param)
         request: LoRARequest = raise_for_error_response(resolution)
         return request
+
+    async def _list_models(self) -> list[str]:
+        """Return the names of the base model and of all adapters without a known problem."""
+        bases = [base.name for base in self._models.base_model_paths]
+        on_volume = await self.list_complete_adapters()
+        usable = [name for name, problem in on_volume.items() if problem is None]
+        return [*bases, *self._models.lora_requests, *usable]
 
     async def load_for_script(self, request: LoRARequest) -> LoRARequest:
         """Load the adapter of a script's request unless it is loaded; return vLLM's own request.
