@@ -23,7 +23,13 @@ from worker.routes.abilities import check_model_ability
 from worker.routes.answer import Answer
 from worker.routes.generation import MakeFormatter
 from worker.routes.resources import Resources
-from worker.validation import drop_nulls
+from worker.validation import (
+    MAX_KEY_LENGTH,
+    MAX_MISTAKES,
+    drop_nulls,
+    find_similar_names,
+    unknown_key_message,
+)
 
 # Factories of the extra output files that batches can request, by ``StoredBatch.output``.
 OUTPUTS = batch_output.OUTPUTS
@@ -64,13 +70,22 @@ def parse_input(payload: Any, limits: InputLimits | None = None) -> AnyJob:
         values = convert(values)
     job_type = next((cls for cls in JOB_TYPES if cls.marker_keys & values.keys()), None)
     if job_type is None:
-        raise InvalidInput(
-            f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"
-        )
+        raise _unknown_form_error(values)
     if job_type in {RawJob, PromptListJob} and values.get("format", "raw") not in list(FORMATTERS):
         message = f"format: Input should be {' or '.join(map(repr, FORMATTERS))}"
         raise InvalidInput(message, param="format")
     return job_type.from_input(values)
+
+
+def _unknown_form_error(values: dict[str, Any]) -> InvalidInput:
+    """Return an error that suggests a key similar to one of the input's, or lists all forms."""
+    markers = [marker for cls in JOB_TYPES for marker in cls.marker_keys]
+    for key in list(values)[:MAX_MISTAKES]:
+        if find_similar_names(key[:MAX_KEY_LENGTH], markers):
+            return InvalidInput(unknown_key_message(key, markers), param=key)
+    return InvalidInput(
+        f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"
+    )
 
 
 def make_answer(

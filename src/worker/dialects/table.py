@@ -82,6 +82,7 @@ ROUTES = (
 
 # Reasons why parts of OpenAI's and Anthropic's APIs are not served, by the beginnings of paths.
 UNSERVED_PATHS = {
+    "/ping": "only --serve answers it; /health also exists on a queue",
     "/audio/": "speech is not served",
     "/realtime": "speech is not served",
     "/images/": "images are not generated",

@@ -232,7 +232,7 @@ PLACES: list[tuple[str, str, Payload]] = [
 
 # Other messages: the parameter, the whole message, the input.
 NO_SHAPE = f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"
-NO_SHAPES: list[Any] = [{}, None, [], ["prompt"], "prompt", 7, {"prompt": None}, {"promt": "Hi"}]
+NO_SHAPES: list[Any] = [{}, None, [], ["prompt"], "prompt", 7, {"prompt": None}, {"text": "Hi"}]
 MANY_WRONG = f"more than 100 items are wrong; item 101: prompt: {PROMPT}"
 PATTERN = "structured_outputs.whitespace_pattern"
 TWO_VALUES = (
@@ -249,6 +249,7 @@ TWO_MISTAKES = f"sampling_params.n: {AT_LEAST(1)}; sampling_params.best_of: {INT
 OUTSIDE = f"sampling_params.return_token_log_probs: {BOOLEAN}"
 MESSAGES: list[tuple[str | None, str, Any]] = [
     *((None, NO_SHAPE, payload) for payload in NO_SHAPES),
+    ("promt", "unknown key 'promt': did you mean 'prompt'?", {"promt": "Hi"}),
     ("z" * 65, f"unknown key {'z' * 64!r}...", {**RAW, "z" * 65: 1}),
     ("prompt", "prompt and prompts: one of them, not more", {**LISTED, "prompt": "a"}),
     ("messages", ONE_SHAPE, {**LISTED, "messages": [TURN], "messages_list": [[TURN]]}),

@@ -81,7 +81,7 @@ def test_files_are_read_into_the_page_cache_and_their_size_is_logged(
     os.waitid(os.P_PID, read_ahead.pid, os.WEXITED | os.WNOWAIT)
     with caplog.at_level("INFO", "worker"):
         read_ahead.stop()
-    assert "0.03 GB of weights read ahead in " in caplog.text
+    assert "read ahead: 0.03 GB of weights in " in caplog.text
     assert all(map(is_cached, files))
 
 

@@ -59,4 +59,4 @@ class ReadAhead:
             return
         with contextlib.suppress(ValueError):
             size, seconds = map(float, content.split())
-            log.info("start-up: %.2f GB of weights read ahead in %.2f s", size / 1e9, seconds)
+            log.info("read ahead: %.2f GB of weights in %.2f s", size / 1e9, seconds)
