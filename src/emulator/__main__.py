@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import errno
 import os
 import shlex
 import signal
@@ -173,7 +174,9 @@ def main() -> int:
     except KeyboardInterrupt:  # Ctrl-C before ``StopSignals`` was created
         return 128 + signal.SIGINT
     except OSError as error:
-        sys.stderr.write(f"The endpoint can't be served: {error}\n")
+        is_taken = error.errno == errno.EADDRINUSE
+        advice = "; choose another port with --port (make: PORT=...)" if is_taken else ""
+        sys.stderr.write(f"The endpoint can't be served: {error}{advice}\n")
         return 1
     return 0
 

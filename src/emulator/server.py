@@ -9,7 +9,7 @@ from aiohttp.typedefs import Middleware
 from yarl import URL
 
 from emulator.faults import Faults
-from emulator.http.app import make_middlewares, require_key, set_up_runner
+from emulator.http.app import ENDPOINT_PATH_KEY, make_middlewares, require_key, set_up_runner
 from emulator.http.control import ControlApi
 from emulator.http.gateway import OpenAIGateway
 from emulator.http.llm_engine import LLMEngineGateway
@@ -99,7 +99,7 @@ class Emulator:
     def _make_app(self, middlewares: Sequence[Middleware]) -> web.Application:
         options, queue, faults = self.options, self.queue, self.faults
         app = web.Application(middlewares=middlewares, client_max_size=MAX_READ_BYTES)
-        endpoint = f"/v2/{options.endpoint}"
+        app[ENDPOINT_PATH_KEY] = endpoint = f"/v2/{options.endpoint}"
         for prefix, key, api in (
             # Workers have their own key in their environment; the emulator doesn't check it.
             (endpoint, None, WorkerApi(queue, faults, options)),

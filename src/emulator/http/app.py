@@ -17,6 +17,8 @@ from aiohttp.typedefs import Handler, Middleware
 
 # Key of a request under which the fault that it triggered is stored for the request log.
 FAULT_KEY = web.RequestKey("fault", str)
+# Key of an app under which the path of its endpoint is stored, for messages.
+ENDPOINT_PATH_KEY = web.AppKey("endpoint_path", str)
 CLIENT_CLOSED_REQUEST = 499
 # Status and page of Cloudflare, which is in front of the real platform.
 _NO_RESPONSE_IN_TIME = 524
@@ -77,10 +79,9 @@ async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web
         return await handler(request)
     except web.HTTPException as error:
         message = f"{request.method} {request.path}: {error.text}"
-        if isinstance(error, web.HTTPNotFound) and not request.path.startswith(
-            ("/v2/", "/control/")
-        ):
-            message += " (the endpoint's paths begin with /v2/)"
+        endpoint = request.app.get(ENDPOINT_PATH_KEY)
+        if endpoint and isinstance(request.match_info.http_exception, web.HTTPNotFound):
+            message += f" (the endpoint is {endpoint}, and OpenAI's API {endpoint}/openai/v1)"
         response = web.json_response({"error": message}, status=error.status)
         if isinstance(error, web.HTTPMethodNotAllowed):
             response.headers["Allow"] = error.headers["Allow"]

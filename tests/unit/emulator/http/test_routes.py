@@ -131,7 +131,8 @@ async def test_progress_shows_in_the_status_while_the_job_runs(peer: Peer) -> No
         ("GET", "/job-take-batch/w?batch_size=-1", "", 400, "must be a whole number from 1"),
         ("POST", "/openai/v1/completions", "{", 400, "the body is not JSON"),
         ("GET", "/run", "", 405, "Method Not Allowed"),
-        ("GET", "/../../v1/models", "", 404, "the endpoint's paths begin with /v2/"),
+        ("GET", "/../../v1/models", "", 404, "(the endpoint is /v2/local, and"),
+        ("POST", "/v1/models", "{}", 404, "OpenAI's API /v2/local/openai/v1)"),
     ],
 )
 async def test_an_invalid_request_is_refused_with_the_reason_as_json(
