@@ -242,7 +242,7 @@ def _describe_field_error(error: Any) -> str:
     if error["type"] == "missing":
         return f"{field}: it is required, as --{field} or in the file"
     if error["type"] == "string_pattern_mismatch":
-        return f"{field}: {error['input']} has a placeholder or a space"
+        return f"{field}: {error['input']}: replace the placeholder, and remove spaces"
     advice = "; write a string, in quotes" if error["type"] == "string_type" else ""
     return f"{field}: {error['msg']}{advice}"
 

@@ -14,9 +14,11 @@ from pydantic import BaseModel, ConfigDict
 MASK = "***"
 # Minimum length in characters of a masked secret. Shorter ones would match other strings.
 MIN_SECRET_LENGTH = 8
-# Minimum similarity of a misspelled name to the correct one (difflib's ratio, 0 to 1). Names of
-# settings must be more similar, since other programs' variables resemble them.
-MIN_SIMILARITY, MIN_SETTING_SIMILARITY = 0.75, 0.86
+# Minimum similarity of a misspelled name to the correct one (difflib's ratio, 0 to 1), and of one
+# with few characters: fp16 for float16. Names of settings must be more similar, since other
+# programs' variables resemble them.
+MIN_SIMILARITY, MIN_SHORT_SIMILARITY, MIN_SETTING_SIMILARITY = 0.75, 0.65, 0.86
+MAX_SHORT_LENGTH = 4
 
 _BOUNDS = {"ge": operator.ge, "gt": operator.gt, "le": operator.le, "lt": operator.lt}
 _BOOLEANS = frozenset({"0", "1", "false", "true", "no", "yes", "off", "on"})
@@ -187,9 +189,12 @@ class SecretMasker:
 
 
 def find_similar_name(
-    name: str, known: Iterable[str], min_similarity: float = MIN_SIMILARITY
+    name: str, known: Iterable[str], min_similarity: float | None = None
 ) -> str | None:
     """Return the known name that a misspelled name probably means; None if none is similar."""
+    if min_similarity is None:
+        is_short = len(name) <= MAX_SHORT_LENGTH
+        min_similarity = MIN_SHORT_SIMILARITY if is_short else MIN_SIMILARITY
     return next(iter(difflib.get_close_matches(name, list(known), 1, min_similarity)), None)
 
 

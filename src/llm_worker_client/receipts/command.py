@@ -130,7 +130,10 @@ def _sum_receipts(
     if not sums.total.requests:
         span = " to ".join(dict.fromkeys([str(sums.days[0]), str(sums.days[-1])]))
         skipped = f" (damaged lines: {sums.skipped_lines:,})" if sums.skipped_lines else ""
-        message = f"There are no receipts for {span}{skipped}: is RECEIPTS=1 set on the endpoint?"
+        message = (
+            f"There are no receipts for {span}{skipped}: is RECEIPTS=1 set on the endpoint? "
+            "They are written once a second."
+        )
         raise VolumeError(message)
     return sums
 

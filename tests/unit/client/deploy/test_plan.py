@@ -64,7 +64,10 @@ POOLS = "gpu_pools: which GPUs hold the model? 16 GB: AMPERE_16, 24 GB"
         ("--settings EMBEDDING_DTYPE=bloat16", "did you mean bfloat16? one of auto, "),
         ("--settings ENFORCE_EAGER=perhaps", "one of 0/1, true/false, yes/no, on/off"),
         ("--settings MODEL_NAME=https://hf.co/org/model", "written as owner/name"),
-        ("--image <NAME>/worker:dev", "image: <NAME>/worker:dev has a placeholder or a space"),
+        (
+            "--image <NAME>/worker:dev",
+            "image: <NAME>/worker:dev: replace the placeholder, and remove spaces",
+        ),
         ("--settings MAX_CONCURRENCY=many", "auto, or a whole number, at least 1"),
         ('--settings LORA_MODULES=[{"name"', "settings: LORA_MODULES: "),
         ("--workers-min 4", "workers_min: more than workers_max"),
