@@ -1,7 +1,9 @@
 """Runs the HTTP server of a worker, or of one that failed to start."""
 
+import asyncio
 import json
 import logging
+import math
 import signal
 import threading
 from collections import defaultdict
@@ -30,12 +32,35 @@ from worker.settings.values import parse_list
 
 log = logging.getLogger(__name__)
 
-# Seconds that running requests have to finish after a stop signal.
-GRACE_S = 30
+# Seconds for sending the errors of the requests that have not finished after a stop signal.
+FAILURE_GRACE_S = 5
 # Response headers that pages of other origins may read, in addition to those always allowed.
 EXPOSED_HEADERS = ("content-disposition", "content-range", "retry-after", "x-request-id")
 
 ExitProcess = Callable[[int], NoReturn]
+
+
+class GracefulServer(uvicorn.Server):
+    """A server that fails the requests that are still running some time after a stop signal.
+
+    Args:
+        config: Configuration of the server.
+        grace_s: Seconds that running requests have to finish.
+        fail_requests: Fails all running requests with an error.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, grace_s: float, fail_requests: Callable[[], None]
+    ) -> None:
+        config.timeout_graceful_shutdown = math.ceil(grace_s) + FAILURE_GRACE_S
+        super().__init__(config)
+        self._grace_s = grace_s
+        self._fail_requests = fail_requests
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        timer = asyncio.get_running_loop().call_later(self._grace_s, self._fail_requests)
+        await super().shutdown(sockets)
+        timer.cancel()
 
 
 class HealthPortFilter:
@@ -88,10 +113,12 @@ def make_server(
         log.warning(
             "everyone who can reach this port is answered: set SERVE_API_KEY to require a key"
         )
-    app: ASGIApp = WorkerApp(engines, settings)
+    worker = WorkerApp(engines, settings)
+    app: ASGIApp = worker
     if console:
         app = ConsoleApp(app, needs_key=settings.serve_api_key is not None)
-    return _make_server(app, settings, host, port, health, lifespan="on")
+    config = _make_config(app, settings, host, port, health, lifespan="on")
+    return GracefulServer(config, settings.shutdown_grace_s, worker.fail_requests)
 
 
 def add_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
@@ -161,7 +188,8 @@ def make_refusing_server(
     key = SecretStr(text) if text else None
     # Use the defaults of all other settings, since any of them may be the cause of the failure.
     settings = Settings.model_construct(serve_api_key=key, allowed_origins=_allowed_origins(values))
-    return _make_server(FailedStartApp(error, key), settings, host, port, health, lifespan="off")
+    app = FailedStartApp(error, key)
+    return uvicorn.Server(_make_config(app, settings, host, port, health, lifespan="off"))
 
 
 def _allowed_origins(values: Mapping[str, str]) -> Sequence[str]:
@@ -173,15 +201,15 @@ def _allowed_origins(values: Mapping[str, str]) -> Sequence[str]:
         return ()
 
 
-def _make_server(
+def _make_config(
     app: ASGIApp,
     settings: Settings,
     host: str,
     port: int,
     health: int | None,
     lifespan: Literal["on", "off"],
-) -> uvicorn.Server:
-    """Return a server of an app, with the filters that ``host`` and the ports need."""
+) -> uvicorn.Config:
+    """Return the configuration of an app's server, with the filters for ``host`` and the ports."""
     key, origins = settings.serve_api_key, settings.allowed_origins
     # On other hosts, clients use names of the server that the worker can't know or check.
     if host in LOOPBACK and key is None and "*" not in origins:
@@ -190,7 +218,7 @@ def _make_server(
     if health is not None:
         app = HealthPortFilter(app, health)
     limits = ConnectionLimits(settings.serve_max_connections, settings.serve_timeout_s)
-    config = uvicorn.Config(
+    return uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -202,7 +230,5 @@ def _make_server(
         log_config=None,
         log_level="info",
         server_header=False,
-        timeout_graceful_shutdown=GRACE_S,
         lifespan=lifespan,
     )
-    return uvicorn.Server(config)

@@ -22,6 +22,7 @@ from worker.engine import Engines
 from worker.errors import (
     EngineBusy,
     EngineDead,
+    ShuttingDown,
     StartFailed,
     Unauthorized,
     UnknownRoute,
@@ -95,6 +96,10 @@ class WorkerApp:
             return
         except WorkerError as error:
             await error_response(error.body(request_id), scope)(scope, receive, send)
+
+    def fail_requests(self) -> None:
+        """Fail all running requests because the worker is shutting down."""
+        self._worker.fail_all_jobs(ShuttingDown())
 
     def _check_request(self, request: Request) -> None:
         """Check a request's key, method and API, and for /ping that the engine is alive.

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from support.engine.connections import http_request, serve_http
 from support.engine.scripted import (
     CHAT,
     HANG,
@@ -155,6 +156,22 @@ async def test_a_response_larger_than_a_yield_is_sent_whole(http_client: ServeCl
     streamed = await http_client.post(CHAT, json=STREAM)
     assert len(whole.json()["choices"][0]["message"]["content"]) == 1_100_000
     assert len("".join(texts_in(events_in(streamed.text)))) == 1_100_000
+
+
+@pytest.mark.parametrize("body", [HELLO, STREAM])
+async def test_a_request_that_outlives_the_grace_period_fails_as_retryable(
+    engine: ScriptedEngine, body: dict[str, Any]
+) -> None:
+    engine.script = (*tokens("a", finish=None), HANG)
+    async with serve_http(engine, SHUTDOWN_GRACE_S="0.2") as port:
+        client = await port.connect()
+        client.send(http_request(json.dumps(body).encode()))
+        await poll_until(lambda: bool(engine.active_requests))
+        port.server.should_exit = True
+        response = await client.read_all()
+    assert b"is being stopped. Send the request again." in response
+    assert b'"retryable":true' in response.replace(b": ", b":")
+    assert (b"503 Service Unavailable" in response) is (body is HELLO)
 
 
 async def test_a_broken_stream_ends_with_an_error_event(http_client: ServeClient) -> None:
