@@ -80,8 +80,9 @@ def parse_input(payload: Any, limits: InputLimits | None = None) -> AnyJob:
 def _unknown_form_error(values: dict[str, Any]) -> InvalidInput:
     """Return an error that suggests a key similar to one of the input's, or lists all forms."""
     markers = [marker for cls in JOB_TYPES for marker in cls.marker_keys]
+    known = {name for cls in JOB_TYPES for name in (*cls.model_fields, *cls.aliases.values())}
     for key in list(values)[:MAX_MISTAKES]:
-        if find_similar_names(key[:MAX_KEY_LENGTH], markers):
+        if key not in known and find_similar_names(key[:MAX_KEY_LENGTH], markers):
             return InvalidInput(unknown_key_message(key, markers), param=key)
     return InvalidInput(
         f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"

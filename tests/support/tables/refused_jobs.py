@@ -232,7 +232,16 @@ PLACES: list[tuple[str, str, Payload]] = [
 
 # Other messages: the parameter, the whole message, the input.
 NO_SHAPE = f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"
-NO_SHAPES: list[Any] = [{}, None, [], ["prompt"], "prompt", 7, {"prompt": None}, {"text": "Hi"}]
+NO_SHAPES: list[Any] = [
+    {},
+    None,
+    [],
+    ["prompt"],
+    "prompt",
+    7,
+    {"prompt": None},
+    {"openai_input": {}},
+]
 MANY_WRONG = f"more than 100 items are wrong; item 101: prompt: {PROMPT}"
 PATTERN = "structured_outputs.whitespace_pattern"
 TWO_VALUES = (
