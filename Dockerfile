@@ -4,7 +4,7 @@
 
 # The version includes the CUDA version if that is not the default one: 0.32.0-cu129.
 ARG VLLM_VERSION=0.32.0
-ARG BASE_IMAGE=vllm/vllm-openai:v${VLLM_VERSION}
+ARG BASE_IMAGE=docker.io/vllm/vllm-openai:v${VLLM_VERSION}
 FROM ${BASE_IMAGE}
 
 # This argument selected the image of earlier workers. It would have no effect here, so it is refused.

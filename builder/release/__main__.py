@@ -101,7 +101,7 @@ def make_links_absolute(notes: str, url: str, tag: str) -> str:
 
 def pin_base_image() -> None:
     """Write the current digest of the base image's tag."""
-    tag = f"vllm/vllm-openai:v{vllm_version()}"
+    tag = f"docker.io/vllm/vllm-openai:v{vllm_version()}"
     inspect = ("docker", "buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}")
     inspection = subprocess.run((*inspect, tag), check=True, stdout=subprocess.PIPE, text=True)
     _BASE.write_text(f"{tag}@{inspection.stdout.strip()}\n")

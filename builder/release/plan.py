@@ -70,7 +70,7 @@ def _find_problems(tag: str, base: str, section: Section | None, root: Path) -> 
         problems.append(f"CHANGELOG.md has no section [{version}]")
     elif section.date is None:
         problems.append(f"CHANGELOG.md: no date of release: ## [{version}] - YYYY-MM-DD")
-    expected = f"vllm/vllm-openai:v{vllm_version(root)}"
+    expected = f"docker.io/vllm/vllm-openai:v{vllm_version(root)}"
     if _DIGEST.sub("", base) != expected:
         problems.append(
             f"base-image.txt has {base}, the Dockerfile {expected}: run make base-image"

