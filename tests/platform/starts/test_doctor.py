@@ -72,3 +72,9 @@ def test_a_gpu_is_judged_on_a_machine_without_gpus(demo_model: Path, tmp_path: P
     assert "RTX A4000: weights 15.0 GiB" in one.stdout
     assert one.stdout.endswith("\nThe worker would not start: 1 failure, 1 unknown.\n")
     assert "Traceback" not in one.stderr
+    # The table ignores a refused number of GPUs.
+    settings = {"MODEL_NAME": str(folder), "TENSOR_PARALLEL_SIZE": "3"}
+    every = run_command({**HOME, **settings}, SCRIPT, "--check", "--gpu", "all")
+    assert "the checks below ignore TENSOR_PARALLEL_SIZE" in words(every)
+    assert "\nAMPERE_24 " in every.stdout
+    assert "x3" not in every.stdout

@@ -50,19 +50,22 @@ def main(raw_settings: RawSettings, gpu: str, prices: Path | None) -> int:
     cost = read_prices(prices) if prices else {}
     set_variable(TARGET, "cpu")
     all_pools = gpu.strip().lower() == ALL_POOLS
-    choices = pool_choices(_min_gpu_count(raw_settings)) if all_pools else [parse_choice(gpu)]
+    options = raw_settings.main_options
+    choice = pool_choices(_min_gpu_count(options))[-1] if all_pools else parse_choice(gpu)
     verdicts: list[Verdict] = []
 
     def judge_gpus(judge: "GpuJudge") -> Iterator[Finding]:
         if all_pools:
-            verdicts.extend(chain.from_iterable(map(judge.verdicts, choices)))
+            # Without the options that were refused.
+            count = _min_gpu_count(judge.models[0].engine.operator_options)
+            verdicts.extend(chain.from_iterable(map(judge.verdicts, pool_choices(count))))
         else:
-            verdict = judge.worst_verdict(choices[0])
+            verdict = judge.worst_verdict(choice)
             change = "--gpu all lists the GPUs on which it fits"
-            yield verdict_finding(verdict, change, _price_text(choices[0], cost))
+            yield verdict_finding(verdict, change, _price_text(choice, cost))
         yield _UNSEEN_GPU
 
-    findings = list(doctor.run_all_checks(raw_settings, choices[-1].to_machine, judge_gpus))
+    findings = list(doctor.run_all_checks(raw_settings, choice.to_machine, judge_gpus))
     if not verdicts:
         # A single choice has a finding instead of a table; without a model there are no verdicts.
         sys.stdout.write(render(findings))
@@ -107,7 +110,7 @@ def _price_text(choice: GpuChoice, prices: Mapping[str, float]) -> str:
     return f"{prices[choice.pool_id] * choice.count:.2f}" if choice.pool_id in prices else ""
 
 
-def _min_gpu_count(raw_settings: RawSettings) -> int:
-    """Return the minimum number of GPUs that the settings require."""
-    sizes = (raw_settings.main_options.get(name, "1") for name in _PARALLEL_OPTIONS)
+def _min_gpu_count(options: Mapping[str, str]) -> int:
+    """Return the minimum number of GPUs that the options of an engine require."""
+    sizes = (options.get(name, "1") for name in _PARALLEL_OPTIONS)
     return math.prod(int(size) for size in sizes if size.isdecimal() and size != "0")
