@@ -32,7 +32,7 @@ from worker.settings.values import parse_list
 
 log = logging.getLogger(__name__)
 
-# Seconds for sending the errors of the requests that have not finished after a stop signal.
+# Seconds for sending errors after a stop signal, once running requests have had time to finish.
 FAILURE_GRACE_S = 5
 # Response headers that pages of other origins may read, in addition to those always allowed.
 EXPOSED_HEADERS = ("content-disposition", "content-range", "retry-after", "x-request-id")
@@ -52,8 +52,8 @@ class GracefulServer(uvicorn.Server):
     def __init__(
         self, config: uvicorn.Config, grace_s: float, fail_requests: Callable[[], None]
     ) -> None:
-        config.timeout_graceful_shutdown = math.ceil(grace_s) + FAILURE_GRACE_S
         super().__init__(config)
+        config.timeout_graceful_shutdown = math.ceil(grace_s) + FAILURE_GRACE_S
         self._grace_s = grace_s
         self._fail_requests = fail_requests
 
@@ -230,5 +230,6 @@ def _make_config(
         log_config=None,
         log_level="info",
         server_header=False,
+        timeout_graceful_shutdown=FAILURE_GRACE_S,
         lifespan=lifespan,
     )
