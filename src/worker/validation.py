@@ -20,6 +20,8 @@ MAX_METADATA_LENGTHS = (64, 512)
 # a name with few characters, of which one may be wrong: fp7 for fp8.
 MIN_SIMILARITY, MIN_SHORT_SIMILARITY = 0.75, 0.65
 MAX_SHORT_LENGTH = 4
+# Maximum length of a name for which similar ones are looked for: callers can send megabytes.
+MAX_MISSPELLED_LENGTH = 256
 # Maximum number of served models in a message.
 MAX_LISTED_MODELS = 20
 
@@ -170,15 +172,12 @@ def find_similar_names(
     name: str, known: Iterable[str], count: int = 1, min_similarity: float | None = None
 ) -> list[str]:
     """Return the known names that a misspelled name may mean, the most similar first."""
+    if len(name) > MAX_MISSPELLED_LENGTH:
+        return []
     if min_similarity is None:
         is_short = len(name) <= MAX_SHORT_LENGTH
         min_similarity = MIN_SHORT_SIMILARITY if is_short else MIN_SIMILARITY
     return difflib.get_close_matches(name, list(known), count, min_similarity)
-
-
-def drop_nulls(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Remove null values, which count as absent."""
-    return {str(key): value for key, value in values.items() if value is not None}
 
 
 def unknown_model_advice(name: str, served: Iterable[str]) -> str:
@@ -189,3 +188,8 @@ def unknown_model_advice(name: str, served: Iterable[str]) -> str:
     others = len(names) - MAX_LISTED_MODELS
     more = f" and {others} more" if others > 0 else ""
     return f"this worker serves {', '.join(names[:MAX_LISTED_MODELS])}{more}."
+
+
+def drop_nulls(values: Mapping[Any, Any]) -> dict[str, Any]:
+    """Remove null values, which count as absent."""
+    return {str(key): value for key, value in values.items() if value is not None}

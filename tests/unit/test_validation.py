@@ -2,7 +2,7 @@
 
 import pytest
 
-from worker.validation import find_similar_names, unknown_key_message
+from worker.validation import MAX_MISSPELLED_LENGTH, find_similar_names, unknown_key_message
 
 PARSERS = ["auto", "fp8", "hermes", "llama3_json", "mistral", "openai", "qwen3_xml"]
 
@@ -25,6 +25,12 @@ def test_a_misspelled_name_is_recognised(written: str, meant: str) -> None:
 @pytest.mark.parametrize("written", ["nope", "none", "", "json", "a", "option", "lama"])
 def test_a_name_that_resembles_none_has_no_suggestion(written: str) -> None:
     assert find_similar_names(written, PARSERS) == []
+
+
+def test_names_of_any_length_are_accepted_but_long_ones_are_not_compared() -> None:
+    name = "a" * MAX_MISSPELLED_LENGTH
+    assert find_similar_names(name, [f"{name}s"]) == [f"{name}s"]
+    assert find_similar_names(f"{name}a", [f"{name}s"]) == []
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,6 @@ from worker.routes.answer import Answer
 from worker.routes.generation import MakeFormatter
 from worker.routes.resources import Resources
 from worker.validation import (
-    MAX_KEY_LENGTH,
     MAX_MISTAKES,
     drop_nulls,
     find_similar_names,
@@ -82,7 +81,7 @@ def _unknown_form_error(values: dict[str, Any]) -> InvalidInput:
     markers = [marker for cls in JOB_TYPES for marker in cls.marker_keys]
     known = {name for cls in JOB_TYPES for name in (*cls.model_fields, *cls.aliases.values())}
     for key in list(values)[:MAX_MISTAKES]:
-        if key not in known and find_similar_names(key[:MAX_KEY_LENGTH], markers):
+        if key not in known and find_similar_names(key, markers):
             return InvalidInput(unknown_key_message(key, markers), param=key)
     return InvalidInput(
         f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"
