@@ -1,0 +1,1 @@
+"""Runs an endpoint of this worker at RunPod, and compares the platform with the emulator."""
