@@ -356,8 +356,8 @@ $(SITE_TOOL): builder/site-requirements.txt
 	@.site/bin/python $(PIP) install --no-deps --quiet -r builder/site-requirements.txt
 	@touch $@
 
-$(RANDOM_MODEL)/config.json: $(INSTALLED) builder/random_model.py
-	@$(BIN)/python builder/random_model.py $(RANDOM_MODEL)
+$(RANDOM_MODEL)/config.json: $(INSTALLED) src/proof/machine/random_model.py
+	@$(BIN)/python src/proof/machine/random_model.py $(RANDOM_MODEL)
 
 $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(LITELLM_PROXY): .clients/%/installed: $(INSTALLED) tests/clients/%-requirements.txt
 	@echo "==> Creating $(@D)"

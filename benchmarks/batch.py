@@ -36,6 +36,8 @@ import bench
 from batch_parts import sides
 from batch_parts.sides import SIDES, RunResult
 
+from proof.measure import processes
+
 TOKENS = 16
 LONG = 100_000
 THROUGHPUT, GROWTH_MB, TAIL = 0.95, 150, 2.0
@@ -95,7 +97,7 @@ class BatchBenchmark:
                 async with sides.start_side(side, self.model, source, folder) as process:
                     await asyncio.sleep(full_s / 2)
                     if process.returncode is not None:
-                        raise bench.Lost(f"{side} ended before it was killed: use more --lines")
+                        raise processes.Lost(f"{side} ended before it was killed: use more --lines")
                     process.kill()
                 answered = sides.answers(folder)
                 rest_s = (await sides.run(side, self.model, source, folder)).seconds
@@ -113,9 +115,9 @@ class BatchBenchmark:
         arguments = (self.model, str(source), str(self.make_folder()), *numbers)
         rounds: dict[str, list[Sequence[float]]] = {"alone": [], "beside": []}
         command = (sys.executable, "-u", str(program), *arguments)
-        async with bench.run_process(command, sides.ENVIRON, quiet=True) as process:
+        async with processes.run_process(command, sides.ENVIRON, quiet=True) as process:
             for _ in range(2 * self.args.rounds):
-                _, side, *words = await bench.next_line(process, "round")
+                _, side, *words = await processes.next_line(process, "round")
                 rounds[side].append([float(word) for word in words])
         print(f"{self.args.seconds} s of two callers; chats, and ms: median, p99, maximum")
         for side, results in rounds.items():

@@ -21,6 +21,7 @@ import bench
 
 import handler
 from emulator import Emulator, Options, faults_that_delay_posts
+from proof.measure import processes
 from worker.settings.environment import environ_with_secrets
 from worker.settings.sources import gather_settings
 
@@ -56,7 +57,7 @@ def run_worker() -> None:
 async def wait_for_count(worker: Process, count: int, since: float) -> float:
     """Return the time (time.monotonic) at which the engine had this number of requests."""
     while True:
-        _, printed, at = await bench.next_line(worker, "count ")
+        _, printed, at = await processes.next_line(worker, "count ")
         if int(printed) == count and float(at) >= since:
             return float(at)
 
@@ -81,7 +82,7 @@ async def main(rounds: int, model: str, post_delay_s: float) -> None:
     command = (sys.executable, "-u", __file__, "--worker")
     async with (
         Emulator(Options(faults=faults_that_delay_posts(post_delay_s))) as emulator,
-        bench.run_process(
+        processes.run_process(
             command, {**emulator.worker_environ(), "MODEL_NAME": model}, quiet=True
         ) as worker,
     ):

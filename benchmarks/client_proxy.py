@@ -30,6 +30,7 @@ import httpx
 
 from emulator import Emulator, Options
 from llm_worker_client import AsyncRunpodTransport
+from proof.measure import processes
 
 GOAL_MS = 3.0
 CANCEL_GOAL_MS = 200.0
@@ -60,8 +61,8 @@ async def serve_platform() -> None:
 @contextlib.asynccontextmanager
 async def platform() -> AsyncIterator[str]:
     command = (sys.executable, "-u", __file__, "--platform")
-    async with bench.run_process(command, {}) as process:
-        yield (await bench.next_line(process, "url "))[1]
+    async with processes.run_process(command, {}) as process:
+        yield (await processes.next_line(process, "url "))[1]
 
 
 @contextlib.asynccontextmanager
@@ -80,7 +81,7 @@ async def proxy(api_url: str) -> AsyncIterator[str]:
         port,
     )
     environ = {"PYTHONPATH": "src", "RUNPOD_API_KEY": KEY, "PROXY_API_KEY": ""}
-    async with bench.run_process((*command, "--base-url", api_url), environ, quiet=True):
+    async with processes.run_process((*command, "--base-url", api_url), environ, quiet=True):
         url = f"http://127.0.0.1:{port}"
         async with httpx.AsyncClient() as client:
             while True:
@@ -96,7 +97,7 @@ async def request_ms(client: httpx.AsyncClient, url: str, stream: bool) -> float
     began = time.perf_counter()
     async with client.stream("POST", url, json={**BODY, "stream": stream}) as response:
         if response.status_code != 200:
-            raise bench.Lost(f"{url} answered {response.status_code}")
+            raise processes.Lost(f"{url} answered {response.status_code}")
         parts = response.aiter_bytes()
         await anext(parts)
         elapsed_ms = 1000 * (time.perf_counter() - began)
@@ -152,7 +153,7 @@ async def cancels(rounds: int, model: str) -> bool:
     command = (sys.executable, "-u", str(script), "--worker")
     async with (
         Emulator(Options()) as emulator,
-        bench.run_process(
+        processes.run_process(
             command, {**emulator.worker_environ(), "MODEL_NAME": model}, quiet=True
         ) as worker,
         proxy(emulator.api_url) as url,

@@ -25,6 +25,7 @@ import aiohttp
 import bench
 
 from emulator import Emulator
+from proof.measure import processes
 
 PROMPT = "What does this worker do?"
 LIMIT_S = 180
@@ -51,7 +52,7 @@ ENVIRON = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "WARNING"}
 
 
 def running(*command: str, **environ: str) -> AbstractAsyncContextManager[Process]:
-    return bench.run_process(command, {**ENVIRON, **environ}, quiet=True)
+    return processes.run_process(command, {**ENVIRON, **environ}, quiet=True)
 
 
 @asynccontextmanager
@@ -64,7 +65,7 @@ async def first_token(model: str, **environ: str) -> AsyncIterator[tuple[float, 
         )
         start = time.monotonic()
         settings = {"MODEL_NAME": model, **environ, **emulator.worker_environ()}
-        running_worker = bench.run_process(HANDLER, {**ENVIRON, **settings}, merged=True)
+        running_worker = processes.run_process(HANDLER, {**ENVIRON, **settings}, merged=True)
         async with running_worker as process:
             await job.changed.wait_for(lambda: bool(job.chunks), LIMIT_S)
             yield job.chunks[0].arrived_at - start, process
@@ -98,13 +99,13 @@ async def wait_for_archive(process: Process) -> None:
     """Wait until a worker logs that it has written an archive to the volume.
 
     Raises:
-        bench.Lost: If the worker exits first.
+        processes.Lost: If the worker exits first.
     """
     assert process.stdout is not None
     async for line in process.stdout:
         if b": published, " in line:
             return
-    raise bench.Lost("the worker ended before it published what it compiled")
+    raise processes.Lost("the worker ended before it published what it compiled")
 
 
 async def time_server(model: str, *options: str, **environ: str) -> float:
@@ -134,7 +135,7 @@ async def time_bare_script(model: str) -> float:
     start = time.monotonic()
     command = (sys.executable, "-c", BARE.format(model=model))
     async with running(*command, **UNIPROCESS) as process:
-        await bench.next_line(process, "started")
+        await processes.next_line(process, "started")
         return time.monotonic() - start
 
 

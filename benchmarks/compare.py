@@ -1,7 +1,7 @@
 """Compares the worker, including the platform, with vLLM's own server and the bare engine.
 
     python benchmarks/compare.py [--rounds 3] [--model .models/demo] [--json FILE] [--others]
-        [--only worker server bare rust sdk-1.12 sdk-2.0] [--conditions one-thread|default|gpu]
+        [--only worker server bare rust sdk-1.12 sdk-2.0] [--conditions one-thread|default]
     python benchmarks/compare.py --read FILE [FILE ...]
 
 The worker runs as in production with the local platform, which is a separate process. vLLM's server
@@ -11,10 +11,10 @@ platform and side share the machine; the table also shows their shares of it. Th
 rounds and their ratios count; figures of different machines can't be compared.
 
 By default all sides have one thread, one process in addition to the core, and few log lines. With
-`--conditions default` each side chooses them itself; only the options of the engine are the same,
-and with `gpu` they are those of a GPU, without any of a CPU, and the loads have more requests. More
-sides are vLLM's server with its front end in Rust (`--only rust`; its program is in vLLM's wheels
-for GPUs, and runs without one), and the same worker with the job loop of the SDK (`--only sdk-…`).
+`--conditions default` each side chooses them itself; only the options of the engine are the same.
+More sides are vLLM's server with its front end in Rust (`--only rust`; its program is in vLLM's
+wheels for GPUs, and runs without one), and the same worker with the job loop of the SDK (`--only
+sdk-…`).
 
 After the loads of the table, a round has a sweep from one caller to 128, and one longer stream
 whose token arrivals are stored; the worker also streams with delayed POSTs. `--others` runs other
@@ -25,17 +25,20 @@ prints it again from the files of one or several runs, whose rounds are combined
 
 import argparse
 import os
-from dataclasses import replace
 from pathlib import Path
 
+import aiohttp
 import bench
 from compare_parts import command
-from compare_parts.comparison import Comparison, Groups, Round
 from compare_parts.conditions import CONDITIONS
-from compare_parts.figures import Load
 from compare_parts.others import run_others
 from compare_parts.rows import FIRST_SIDES, POST_DELAYS_MS, SWEEP, table
-from compare_parts.sides import SIDES, WorkerSide, parse_side
+from compare_parts.sides import SIDES, parse_side
+
+from emulator import faults_that_delay_posts
+from proof.measure.comparison import Comparison, Groups, Round
+from proof.measure.figures import Load
+from proof.measure.sides import WorkerSide
 
 # The loads of each side, in this order; the first one also warms up.
 LOADS = {
@@ -55,12 +58,9 @@ SLOW_LINK = Load(callers=1, requests=5, tokens=100)
 async def measure(side_name: str, model: Path, conditions: str) -> Round:
     """Start a side, and measure it with all loads."""
     results: Groups = {}
-    factor = CONDITIONS[conditions].request_factor
     async with SIDES[side_name](model, CONDITIONS[conditions]) as side:
         for name, load in LOADS.items():
-            requests = load.requests * (factor if load.callers > 1 else 1)
-            measured = await side.run(replace(load, requests=requests))
-            results[name] = measured.figures.as_json()
+            results[name] = (await side.run(load)).figures.as_json()
         results["start"] = {"first_s": side.first_s, "memory_mib": side.memory_mib()}
         stream = await side.run(ONE_STREAM)
         if not isinstance(side, WorkerSide):
@@ -73,11 +73,20 @@ async def measure_link(side: WorkerSide) -> dict[str, float]:
     """Return the time of 100 tokens with delayed POSTs, relative to the time without delay."""
     latencies_ms = {}
     for delay_ms in (0, *POST_DELAYS_MS):
-        await side.delay_posts(delay_ms / 1000)
+        await delay_posts(side, delay_ms / 1000)
         latencies_ms[delay_ms] = (await side.run(SLOW_LINK)).figures.latency_p50
     return {
         f"{delay_ms} ms": latencies_ms[delay_ms] / latencies_ms[0] for delay_ms in POST_DELAYS_MS
     }
+
+
+async def delay_posts(side: WorkerSide, delay_s: float) -> None:
+    """Delay each of the worker's POSTs as on a slow link."""
+    url = f"{side.control}/faults"
+    async with aiohttp.ClientSession(raise_for_status=True) as client:
+        await client.delete(url)
+        for fault in faults_that_delay_posts(delay_s):
+            await client.post(url, json=fault.model_dump(mode="json", exclude_defaults=True))
 
 
 def compare(arguments: argparse.Namespace) -> Comparison:

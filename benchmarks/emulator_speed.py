@@ -29,6 +29,8 @@ from typing import Any
 import aiohttp
 import bench
 
+from proof.measure import processes
+
 STREAM_GOAL = 2_000  # POSTs per second
 JOB_GOAL = 500  # jobs per second
 # Seconds for requests that are in progress at the end of a round.
@@ -144,7 +146,7 @@ async def emulator(request_log: Path | None) -> AsyncIterator[Client]:
         command += ["--request-log", str(request_log)]
     # No API key, even if this shell has one.
     environ = {"PYTHONPATH": "src", "EMULATOR_API_KEY": ""}
-    async with bench.run_process(command, environ) as process:
+    async with processes.run_process(command, environ) as process:
         variables = await read_environ(process)
         async with aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0),
@@ -160,7 +162,7 @@ async def read_environ(process: Process) -> dict[str, str]:
     needed.add("RUNPOD_AI_API_KEY")
     environ: dict[str, str] = {}
     while not needed <= environ.keys():
-        _, assignment = await bench.next_line(process, "export ")
+        _, assignment = await processes.next_line(process, "export ")
         name, _, value = shlex.split(assignment)[0].partition("=")
         environ[name] = value
     return environ
@@ -196,7 +198,7 @@ async def measure_stream_posts(client: Client, streams: int, seconds: float) -> 
     for job, outputs in sent.items():
         await client.post_done(job, [])
         if (received := await client.read_stream(job)) != outputs:
-            raise bench.Lost(
+            raise processes.Lost(
                 f"of {len(outputs)} chunks /stream gave {len(received)}, or not in order"
             )
     return load
@@ -208,7 +210,9 @@ async def measure_jobs(client: Client, slots: int, seconds: float) -> Load:
     load = await run_jobs(client, slots, seconds)
     expected = {**before, "completed": before["completed"] + load.count}
     if (counts := await client.job_counts()) != expected:
-        raise bench.Lost(f"{load.count} jobs were submitted: /health says {counts}, not {expected}")
+        raise processes.Lost(
+            f"{load.count} jobs were submitted: /health says {counts}, not {expected}"
+        )
     return load
 
 
@@ -282,5 +286,5 @@ if __name__ == "__main__":
         asyncio.run(main(parser.parse_args()))
     except TimeoutError:
         sys.exit("lost: a request or a job did not end")
-    except bench.Lost as lost:
+    except processes.Lost as lost:
         sys.exit(f"lost: {lost}")

@@ -42,6 +42,8 @@ import sys
 import bench
 from loop_parts import auto, flat, full, idle, nothing
 
+from proof.measure import processes
+
 PARTS = {
     "idle": idle.measure,
     "full": full.measure,
@@ -93,7 +95,7 @@ def read_command_line() -> argparse.Namespace:
 if __name__ == "__main__":
     try:
         asyncio.run(main(read_command_line()))
-    except bench.Lost as lost:
+    except processes.Lost as lost:
         sys.exit(f"lost: {lost}")
     except asyncio.CancelledError:
         sys.exit("stopped")

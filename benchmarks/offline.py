@@ -27,6 +27,8 @@ from typing import Any
 
 import bench
 
+from proof.measure import http_load, processes
+
 SIDES = ("worker", "vllm")
 GOALS = {"demo": 0.7, "large": 0.95}  # relative to vLLM's own throughput
 PREFIXES = 8
@@ -75,7 +77,7 @@ class Work:
     tokens: int = 32
 
     def build_prompts(self) -> list[str]:
-        plain = bench.prompts(self.prompts)
+        plain = http_load.prompts(self.prompts)
         if self.texts == "plain":
             return plain
         rng = random.Random(8)
@@ -98,7 +100,7 @@ def run_side(side: str, model: str, load_format: str, work: Work) -> None:
     texts = work.build_prompts()
     llm = LLM(model=model, load_format=load_format, **ENGINE)
     params = SamplingParams(temperature=0, max_tokens=work.tokens, ignore_eos=True)
-    llm.generate(bench.prompts(16), params, use_tqdm=False)
+    llm.generate(http_load.prompts(16), params, use_tqdm=False)
     start = time.perf_counter()
     outputs = llm.generate(texts, params, use_tqdm=False)
     seconds = time.perf_counter() - start
@@ -111,8 +113,8 @@ async def throughput(side: str, model: Path, load_format: str, work: Work) -> fl
     """Run one side; return its tokens per second."""
     command = [sys.executable, __file__, "--side", side, "--model", str(model)]
     command += ["--load-format", load_format, "--work", json.dumps(asdict(work))]
-    async with bench.run_process(command, ENVIRON) as process:
-        _, tokens, seconds = await bench.next_line(process, "result ")
+    async with processes.run_process(command, ENVIRON) as process:
+        _, tokens, seconds = await processes.next_line(process, "result ")
     return int(tokens) / float(seconds)
 
 

@@ -38,6 +38,7 @@ import bench
 from prometheus_client import REGISTRY
 
 import handler
+from proof.measure import http_load, processes
 from worker.app import Worker
 from worker.engine import Engines
 from worker.metrics import MergedRegistries, otlp, push
@@ -161,7 +162,7 @@ class Comparison:
     def _push(self) -> None:
         metrics = otlp.convert_metrics(self._registries.collect(), otlp.create_resource({}))
         if self._exporter.export(metrics) is not otlp.SUCCESS:
-            raise bench.Lost("a push failed")
+            raise processes.Lost("a push failed")
 
     async def _run_jobs(
         self, worker: Worker, job_kind: JobKind, prompts: list[str], **keys: Any
@@ -171,7 +172,7 @@ class Comparison:
             text = "".join([str(chunk) async for chunk in worker.handle(job)])
             # Only an answer with all its tokens ends because of its length.
             if not FULL_LENGTH.search(text) or ("receipt" in keys and "gpu_seconds" not in text):
-                raise bench.Lost(f"a job was answered {text}")
+                raise processes.Lost(f"a job was answered {text}")
 
         return await measure(answer, prompts)
 
@@ -187,7 +188,7 @@ class Comparison:
             outputs = self._client.generate(text, params, f"bare-{next(self._numbers)}")
             tokens = sum([len(output.outputs[0].token_ids) async for output in outputs])
             if tokens != TOKENS:
-                raise bench.Lost(f"the bare engine gave {tokens} tokens")
+                raise processes.Lost(f"the bare engine gave {tokens} tokens")
 
         future = asyncio.run_coroutine_threadsafe(measure(answer, texts), self._loop)
         return await asyncio.wrap_future(future)
@@ -269,7 +270,7 @@ async def main(comparison: Comparison, args: argparse.Namespace) -> bool:
         f"{'':21} |{' tokens/s CPU us |' * 2} {'ratio':>5} {'least':>5} {'most':>5} |     % | goal",
         flush=True,
     )
-    prompts = bench.prompts(args.requests)
+    prompts = http_load.prompts(args.requests)
     results = {
         kind.title: await comparison.compare(kind, prompts, args.rounds, observed=args.observed)
         for kind in JOB_KINDS

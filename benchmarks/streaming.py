@@ -33,6 +33,7 @@ import uvloop
 
 import handler
 from emulator import Emulator, Options, Status, faults_that_delay_posts
+from proof.measure import processes
 from worker.engine import Delta, Engine, Engines, Model
 from worker.job import RawJob
 from worker.settings import Settings
@@ -157,13 +158,13 @@ class Endpoint:
         """Measure one stream.
 
         Raises:
-            bench.Lost: If tokens are missing, or the job fails.
+            processes.Lost: If tokens are missing, or the job fails.
         """
         self._emulator.faults.clear()
         for fault in faults_that_delay_posts(case.post_delay_s):
             self._emulator.faults.add(fault)
         job = self._emulator.queue.submit(case.payload())
-        _, _, *times = await bench.next_line(self._worker, f"paced {job.id} ")
+        _, _, *times = await processes.next_line(self._worker, f"paced {job.id} ")
         first, last = map(float, times)
         await job.wait_for_end()
         # The SDK posts the end right after the last stream POST, so this is slightly later than the
@@ -171,7 +172,9 @@ class Endpoint:
         ended = job.ended_at
         arrived = sum(len(chunk.output["choices"][0]["tokens"]) for chunk in job.chunks)
         if ended is None or job.status is not Status.COMPLETED or arrived != case.tokens:
-            raise bench.Lost(f"a job ended {job.status}, with {arrived} of {case.tokens} tokens")
+            raise processes.Lost(
+                f"a job ended {job.status}, with {arrived} of {case.tokens} tokens"
+            )
         return Timing(
             last - first, ended - first, job.chunks[0].arrived_at - first, len(job.chunks)
         )
@@ -181,7 +184,7 @@ class Endpoint:
 async def start_endpoint() -> AsyncIterator[Endpoint]:
     async with Emulator(Options()) as emulator:
         command = (sys.executable, "-u", __file__, "--worker")
-        async with bench.run_process(command, emulator.worker_environ()) as worker:
+        async with processes.run_process(command, emulator.worker_environ()) as worker:
             yield Endpoint(emulator, worker)
 
 
@@ -236,5 +239,5 @@ if __name__ == "__main__":
             sys.exit(1)
     except TimeoutError:
         sys.exit("lost: a stream did not end in time")
-    except bench.Lost as lost:
+    except processes.Lost as lost:
         sys.exit(f"lost: {lost}")

@@ -13,11 +13,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import matplotlib as mpl
-from compare_parts import comparison as comparisons
-from compare_parts.comparison import Comparison, Groups
 from compare_parts.rows import SWEEP
 from gpu_load.loads import COUNTS, PACES, stream_load
 from matplotlib.figure import Figure
+
+from proof.measure import comparison as comparisons
+from proof.measure.comparison import Comparison, Groups
 
 # Colours that colour-blind readers can distinguish, and markers for prints in grey.
 SIDES = {

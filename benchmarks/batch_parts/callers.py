@@ -20,6 +20,7 @@ import bench
 import handler
 from batch_parts import worker as batch_worker
 from batch_parts.sides import CHAT
+from proof.measure import http_load, processes
 from worker.app import Worker
 from worker.settings.environment import environ_with_secrets
 from worker.settings.sources import gather_settings
@@ -41,14 +42,14 @@ async def call(worker: Worker, prompt: str) -> float:
     start = time.perf_counter()
     (answer,) = [chunk async for chunk in worker.handle(job)]
     if "choices" not in answer:
-        raise bench.Lost(f"a chat was answered {answer}")
+        raise processes.Lost(f"a chat was answered {answer}")
     return 1000 * (time.perf_counter() - start)
 
 
 async def measure_chats(worker: Worker, seconds: float) -> list[float]:
     """Return the sorted durations of all chats of callers without pauses."""
     times: list[float] = []
-    prompts = bench.prompts(1_000)
+    prompts = http_load.prompts(1_000)
 
     async def caller(first_number: int) -> None:
         for number in count(first_number, CALLERS):
@@ -71,7 +72,7 @@ async def run_batch_in_background(worker: Worker, job: dict[str, Any]) -> AsyncI
 
     async def run() -> None:
         async for _ in worker.handle(job):
-            raise bench.Lost("the batch has ended: use more --lines")
+            raise processes.Lost("the batch has ended: use more --lines")
 
     running = asyncio.create_task(run())
     # Until the batch fills the engine.

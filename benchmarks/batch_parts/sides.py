@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import bench
+from proof.measure import http_load, processes
 
 CHAT = "/v1/chat/completions"
 SLOTS = 128
@@ -53,7 +53,7 @@ def write_input(path: Path, count: int, tokens: int, padding: int = 0, names: st
         names: Prefix of the custom_ids.
     """
     with path.open("w") as opened:
-        for number, prompt in enumerate(bench.prompts(count)):
+        for number, prompt in enumerate(http_load.prompts(count)):
             body: dict[str, Any] = {
                 "messages": [{"role": "user", "content": prompt}],
                 "max_tokens": tokens,
@@ -79,8 +79,8 @@ async def start_side(side: str, model: str, source: Path, folder: Path) -> Async
     """
     program = Path(__file__).parent / f"{side}.py"
     command = (sys.executable, "-u", str(program), model, str(source), str(folder))
-    async with bench.run_process(command, ENVIRON, quiet=True) as process:
-        await bench.next_line(process, "begun")
+    async with processes.run_process(command, ENVIRON, quiet=True) as process:
+        await processes.next_line(process, "begun")
         yield process
 
 
@@ -91,11 +91,11 @@ async def run(side: str, model: str, source: Path, folder: Path) -> RunResult:
         Lost: If the process exits too early, or a line has no answer.
     """
     async with start_side(side, model, source, folder) as process:
-        _, seconds, growth = await bench.next_line(process, "ended")
+        _, seconds, growth = await processes.next_line(process, "ended")
     with source.open() as lines:
         expected = sum(1 for _ in lines)
     if (answered := answers(folder)) != expected:
-        raise bench.Lost(f"{side}: {answered} of {expected} lines have an answer")
+        raise processes.Lost(f"{side}: {answered} of {expected} lines have an answer")
     return RunResult(float(seconds), float(growth))
 
 

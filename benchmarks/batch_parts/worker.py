@@ -19,6 +19,7 @@ import bench
 import handler
 from batch_parts import memory
 from batch_parts.sides import CHAT, MAX_MODEL_LEN, SLOTS, WARM_UP_LINES, WARM_UP_NAME, write_input
+from proof.measure import processes
 from worker.app import Worker
 from worker.settings.environment import environ_with_secrets
 from worker.settings.sources import gather_settings
@@ -53,7 +54,7 @@ async def run_batch(worker: Worker, source: str) -> None:
     """
     (answer,) = [chunk async for chunk in worker.handle(job(source))]
     if answer.get("batch", {}).get("status") != "completed":
-        raise bench.Lost(f"the batch is {answer}")
+        raise processes.Lost(f"the batch is {answer}")
 
 
 async def main(worker: Worker, source: str, folder: str) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import bench
 import uvloop
 
-from compare_parts.figures import Answer, Load, figures
+from proof.measure import http_load
+from proof.measure.figures import Answer, Load, figures
 
 
 async def main(engine_args: dict[str, Any]) -> None:
@@ -45,7 +46,7 @@ async def main(engine_args: dict[str, Any]) -> None:
     bench.print_line("started")
     while line := await asyncio.to_thread(sys.stdin.readline):
         load = Load(**json.loads(line))
-        waiting = iter(enumerate(bench.prompts(load.requests)))
+        waiting = iter(enumerate(http_load.prompts(load.requests)))
         answers: list[Answer] = []
 
         async def call(load: Load = load, waiting: Any = waiting, results: Any = answers) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import bench
 
-from compare_parts import comparison as comparisons
-from compare_parts.comparison import Comparison, Groups, Round
+from proof.measure import comparison as comparisons
+from proof.measure.comparison import Comparison, Groups, Round
 
 
 def options(

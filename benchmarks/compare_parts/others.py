@@ -12,7 +12,8 @@ from typing import Any
 
 import bench
 
-from compare_parts.comparison import Groups
+from proof.measure import processes
+from proof.measure.comparison import Groups
 
 median = statistics.median
 
@@ -62,7 +63,7 @@ class OtherBenchmark:
         """Run the benchmark and show its output.
 
         Raises:
-            bench.Lost: If it writes no figures.
+            processes.Lost: If it writes no figures.
         """
         file, *options = self.command.split()
         with tempfile.TemporaryDirectory() as folder:
@@ -73,7 +74,7 @@ class OtherBenchmark:
             # Its exit status is about its own goals, which the table repeats.
             subprocess.run(command, stdout=sys.stderr, check=False)
             if not figures_file.is_file():
-                raise bench.Lost(f"{file} wrote no figures")
+                raise processes.Lost(f"{file} wrote no figures")
             return self.figures(json.loads(figures_file.read_text()))
 
 

@@ -22,12 +22,12 @@ from collections.abc import Sequence
 
 import bench
 from compare_parts import command
-from compare_parts.comparison import Comparison, Round
 from compare_parts.sides import parse_side
 
 from gpu_load.loads import LOADS, WARM_UP
 from gpu_load.rows import table
 from gpu_load.sides import CONDITIONS, SIDES, StartSide
+from proof.measure.comparison import Comparison, Round
 
 
 async def measure(start_side: StartSide, arguments: argparse.Namespace) -> Round:

@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import bench
-from compare_parts.figures import Answer, percentile
-
 from gpu_load.loads import NUMBER, Load, Order
+from proof.measure import processes
+from proof.measure.figures import Answer, percentile
 
 
 class Link(Protocol):
@@ -45,7 +44,7 @@ class Callers:
         """Start all callers, report the begin and the end of the window, and return its figures.
 
         Raises:
-            bench.Lost: If an answer is an error, or lacks tokens.
+            processes.Lost: If an answer is an error, or lacks tokens.
         """
         load, began = self._load, time.monotonic()
         for caller in range(load.streams):
@@ -75,7 +74,7 @@ class Callers:
         """Record the end of an answer, and send the next request."""
         if answer := self._running.pop(number, None):
             if (error or not self._is_whole(answer)) and not self._failure.done():
-                self._failure.set_exception(bench.Lost(error or "an answer lacks tokens"))
+                self._failure.set_exception(processes.Lost(error or "an answer lacks tokens"))
             self._call()
 
     def _call(self) -> None:

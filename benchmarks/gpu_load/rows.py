@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Mapping
 
-from compare_parts.comparison import Groups
-
 from gpu_load.loads import LOADS
+from proof.measure.comparison import Groups
 
 # Titles of the columns, with the name of a figure and its number of decimal places.
 COLUMNS = {

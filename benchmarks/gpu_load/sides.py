@@ -12,24 +12,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import bench
-from compare_parts import usage
 from compare_parts.conditions import CONDITIONS as COMPARISON_CONDITIONS
-from compare_parts.sides import (
+from compare_parts.sides import PYTHONPATH, RUST, RUST_SERVER
+
+from emulator import Emulator, Options
+from gpu_load.loads import Load, make_order
+from gpu_load.pacing import RECORDS_VARIABLE, core_figures, read_records
+from proof.measure import processes, usage
+from proof.measure.sides import (
     HANDLER,
     NAME,
-    PYTHONPATH,
-    RUST,
+    SERVER,
     START_S,
     first_token,
     free_port,
     server_command,
     worker_settings,
 )
-
-from emulator import Emulator, Options
-from gpu_load.loads import Load, make_order
-from gpu_load.pacing import RECORDS_VARIABLE, core_figures, read_records
 
 # The same engine for both sides, with the values of a GPU where a CPU has others.
 ENGINE: dict[str, Any] = {
@@ -79,15 +78,15 @@ class Side:
         """Return the figures of a load.
 
         Raises:
-            bench.Lost: If an answer is an error, lacks tokens or does not end.
+            processes.Lost: If an answer is an error, lacks tokens or does not end.
         """
         assert self.callers.stdin is not None  # for the type checker
         self.callers.stdin.write(make_order(load, NAME, self.model).to_json().encode() + b"\n")
-        await bench.next_line(self.callers, "begin")
+        await processes.next_line(self.callers, "begin")
         before = self._cpu_s()
-        await bench.next_line(self.callers, "end")
+        await processes.next_line(self.callers, "end")
         after = self._cpu_s()
-        _, output = await bench.next_line(self.callers, "measured")
+        _, output = await processes.next_line(self.callers, "measured")
         figures: dict[str, float] = json.loads(output)
         began, ended = figures.pop("began"), figures.pop("ended")
         cores = {name: (after[name] - before[name]) / (ended - began) for name in before}
@@ -125,7 +124,7 @@ def _records() -> Iterator[tuple[Path, dict[str, str]]]:
 
 def _run_callers(kind: str, port: int) -> AbstractAsyncContextManager[Process]:
     command = (sys.executable, "-m", "gpu_load.run_callers", kind, str(port))
-    return bench.run_process(command, PYTHONPATH, stdin=PIPE)
+    return processes.run_process(command, PYTHONPATH, stdin=PIPE)
 
 
 @asynccontextmanager
@@ -138,7 +137,7 @@ async def worker(model: Path) -> AsyncIterator[Side]:
     with _records() as (records, environ):
         async with (
             _run_callers("platform", port) as callers,
-            bench.run_process(
+            processes.run_process(
                 HANDLER, {**environ, **settings}, quiet=True, stdout=DEVNULL
             ) as front,
         ):
@@ -153,10 +152,10 @@ async def worker(model: Path) -> AsyncIterator[Side]:
 async def server(model: Path, *, rust: bool = False) -> AsyncIterator[Side]:
     """Run vLLM's own server, with its front end in Python or in Rust."""
     port = free_port()
-    command = server_command(model, port, CONDITIONS, rust=rust)
+    command = server_command(model, port, CONDITIONS, RUST_SERVER if rust else SERVER)
     with _records() as (records, environ):
         variables = {**environ, **(RUST if rust else {})}
-        async with bench.run_process(command, variables, quiet=True, stdout=DEVNULL) as front:
+        async with processes.run_process(command, variables, quiet=True, stdout=DEVNULL) as front:
             await first_token(f"http://127.0.0.1:{port}/v1", front)
             async with _run_callers("clients", port) as callers:
                 yield Side(model, front, callers, records)

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import bench
 
 from emulator import Emulator, Job, Options, Status
+from proof.measure import http_load
+from proof.measure.processes import Lost, run_process
 
 # Time limits of a worker's startup and of a job; they only end a benchmark that hangs.
 START_S = 180.0
@@ -74,17 +76,17 @@ class Endpoint:
         """Submit a job and wait for its end.
 
         Raises:
-            bench.Lost: If the job fails, does not end in time, or tokens are missing.
+            Lost: If the job fails, does not end in time, or tokens are missing.
         """
         job = self.emulator.queue.submit(payload(prompt, tokens))
         await job.wait_for_end(JOB_S)
         if job.status is not Status.COMPLETED or job.output[-1]["usage"]["output"] != tokens:
-            raise bench.Lost(f"a job is {job.status}, with {job.error or job.output}")
+            raise Lost(f"a job is {job.status}, with {job.error or job.output}")
         return job
 
     async def load(self, count: int, callers: int, tokens: int) -> Load:
         """Run jobs for callers who submit the next one when theirs has ended."""
-        waiting = iter(bench.prompts(count))
+        waiting = iter(http_load.prompts(count))
         jobs: list[Job] = []
 
         async def call() -> None:
@@ -114,7 +116,7 @@ async def start_endpoint(
         processes = []
         for number in range(1, workers + 1):
             platform = emulator.worker_environ(f"worker-{number}")
-            running = bench.run_process(
+            running = run_process(
                 command or handler_command(),
                 {**ENGINE, **environ, **platform},
                 quiet=True,
@@ -130,7 +132,7 @@ async def wait_until_ready(emulator: Emulator, name: str, process: Process) -> N
     """Wait until a worker requests its first job.
 
     Raises:
-        bench.Lost: If its process exits, or the time is over.
+        Lost: If its process exits, or the time is over.
     """
     worker = emulator.queue.get_worker(name)
     ready = asyncio.create_task(worker.changed.wait_for(lambda: worker.ready, START_S))
@@ -139,7 +141,7 @@ async def wait_until_ready(emulator: Emulator, name: str, process: Process) -> N
     for task in (ready, ended):
         task.cancel()
     if not worker.ready:
-        raise bench.Lost(f"a worker did not start (exit status {process.returncode})")
+        raise Lost(f"a worker did not start (exit status {process.returncode})")
 
 
 async def alternate(

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-import bench
 import cancel
 
 from loop_parts.endpoint import (
@@ -27,6 +26,7 @@ from loop_parts.endpoint import (
     start_endpoint,
     verdict,
 )
+from proof.measure import http_load, processes
 
 GOAL_MS = 10  # for the p99 from take to engine
 FIRST_TOKEN_GOAL = 1.5  # relative to vLLM's own server
@@ -62,7 +62,7 @@ async def take_to_engine(args: Namespace) -> dict[str, list[float]]:
     engine_waits: list[float] = []
     environ = {"MODEL_NAME": str(args.model)}
     async with start_endpoint(environ, WATCHED_WORKER, stdout=PIPE) as endpoint:
-        for prompt in bench.prompts(args.idle_jobs):
+        for prompt in http_load.prompts(args.idle_jobs):
             await asyncio.sleep(rng.uniform(0, PAUSE_S))
             job = endpoint.emulator.queue.submit(payload(prompt, tokens=4))
             process = endpoint.processes[0]
@@ -117,7 +117,7 @@ async def first_token_ms(client: aiohttp.ClientSession, url: str) -> float:
             if first is None and has_text(line):
                 first = time.monotonic()
     if first is None:
-        raise bench.Lost(f"no token from {url}")
+        raise processes.Lost(f"no token from {url}")
     return 1000 * (first - start)
 
 
@@ -140,7 +140,7 @@ async def start_server(model: Path) -> AsyncIterator[str]:
     environ = {**ENGINE, "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
     url = f"http://127.0.0.1:{port}"
     async with (
-        bench.run_process(command, environ, quiet=True, stdout=DEVNULL),
+        processes.run_process(command, environ, quiet=True, stdout=DEVNULL),
         aiohttp.ClientSession() as client,
     ):
         async with asyncio.timeout(START_S):

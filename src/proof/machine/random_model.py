@@ -1,6 +1,6 @@
 """Makes a second model, tiny and random, to show that nothing is tuned to the demo model.
 
-    python builder/random_model.py .models/random
+    PYTHONPATH=src python -m proof.machine.random_model .models/random
 
 It has another architecture (Qwen3, one layer, half the width), so that the engine core's share is
 even smaller; random weights, so that its answers are noise; another kind of tokenizer (BPE on

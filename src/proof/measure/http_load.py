@@ -2,18 +2,26 @@
 
 import asyncio
 import json
+import random
 import time
 from typing import Any
 
 import aiohttp
-import bench
 
-from compare_parts.figures import Answer, Load
+from proof.measure.figures import Answer, Load
+from proof.measure.processes import Lost
 
 # Markers of an event with text, and of the event with the usage, which is the only one that is
 # parsed.
 TEXT, USAGE = b'"content":"', b'"usage":{'
 LIMIT_S = 120.0
+
+
+def prompts(count: int) -> list[str]:
+    """Return prompts of eight words, always the same ones."""
+    rng = random.Random(7)
+    words = "a small worker counts tokens".split()
+    return [" ".join(rng.choices(words, k=8)) for _ in range(count)]
 
 
 def body(model: str, prompt: str, load: Load) -> dict[str, Any]:
@@ -38,9 +46,9 @@ async def answers(base: str, model: str, load: Load) -> list[Answer]:
         load: The load.
 
     Raises:
-        bench.Lost: If a response is an error, or tokens are missing.
+        Lost: If a response is an error, or tokens are missing.
     """
-    waiting = iter(bench.prompts(load.requests))
+    waiting = iter(prompts(load.requests))
     results: list[Answer] = []
     connector = aiohttp.TCPConnector(limit=load.callers)
     timeout = aiohttp.ClientTimeout(total=LIMIT_S)
@@ -60,7 +68,7 @@ async def _answer(
     answer = Answer(time.perf_counter())
     async with client.post(url, json=body(model, prompt, load)) as response:
         if response.status != 200:
-            raise bench.Lost(f"{response.status}: {await response.text()}")
+            raise Lost(f"{response.status}: {await response.text()}")
         if load.stream:
             await _stream(response, answer)
         else:
@@ -69,7 +77,7 @@ async def _answer(
             answer.tokens = whole["usage"]["completion_tokens"]
     answer.ended = time.perf_counter()
     if answer.tokens != load.tokens:
-        raise bench.Lost(f"an answer has {answer.tokens} of {load.tokens} tokens")
+        raise Lost(f"an answer has {answer.tokens} of {load.tokens} tokens")
     return answer
 
 

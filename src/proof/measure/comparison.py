@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from compare_parts.figures import Arrivals, median_of
+from proof.measure.figures import Arrivals, median_of
 
 # Figures by name, grouped by their subject: a load, or the startup.
 Groups = dict[str, dict[str, float]]

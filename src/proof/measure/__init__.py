@@ -1,0 +1,1 @@
+"""Sides, loads and their figures, for the proof and for the benchmarks."""

@@ -1,0 +1,63 @@
+"""Processes of a measurement, which end with it."""
+
+import asyncio
+import os
+import signal
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+# The folder that contains src: the repository, or the root of the image.
+ROOT = Path(__file__).parents[3]
+
+
+class Lost(Exception):
+    """A job or a chunk was lost, or a process exited too early."""
+
+
+@asynccontextmanager
+async def run_process(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    quiet: bool = False,
+    merged: bool = False,
+    stdout: int = PIPE,
+    stdin: int | None = None,
+) -> AsyncIterator[Process]:
+    """Run a command in the repository's root with additional variables; kill it at the end.
+
+    Its standard output is a pipe unless DEVNULL is passed; its standard input is a pipe only if
+    PIPE is passed. `quiet` discards its standard error, `merged` sends it to its standard output.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        cwd=ROOT,
+        env={**os.environ, **environ},
+        stdin=stdin,
+        stdout=stdout,
+        stderr=STDOUT if merged else DEVNULL if quiet else None,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        # Kill the whole session: engines and the SDK's ping process survive the kill of their
+        # parent.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        await process.communicate()
+
+
+async def next_line(process: Process, prefix: str) -> list[str]:
+    """Return the words of the next line of the output that begins with the prefix.
+
+    Raises:
+        Lost: If the process exits first.
+    """
+    assert process.stdout is not None
+    async for line in process.stdout:
+        if line.startswith(prefix.encode()):
+            return line.decode().split()
+    raise Lost("the process ended too early")
