@@ -62,6 +62,10 @@ RUN --mount=type=secret,id=HF_TOKEN \
 COPY src/ /src/
 RUN python -m compileall -q /src
 
+# The results of a measurement in the image (python -m proof.machine) name the commit.
+ARG WORKER_COMMIT=unknown
+RUN echo "${WORKER_COMMIT}" >/src/commit
+
 # make image TAG=... sets the version of a release.
 LABEL org.opencontainers.image.title="vLLM worker for RunPod Serverless" \
     org.opencontainers.image.description="Takes jobs from RunPod's queue and answers them with vLLM" \

@@ -18,6 +18,14 @@ SITE_TOOL := .site/installed
 RANDOM_MODEL := .models/random
 # The file that make bench writes. make bench-plots draws one or more of them and combines their runs.
 FIGURES ?= .bench-figures/demo.json
+# The folder for the results of make prove, which has environments of its own on a GPU.
+OUTPUT ?= .prove/$(shell date -u +%Y%m%d-%H%M%S)
+OUTPUT := $(OUTPUT)
+NVIDIA_SMI := $(shell command -v nvidia-smi)
+GPU_VLLM = $(shell sed -n "s,^ARG VLLM_VERSION=,,p" Dockerfile)
+PROVER := $(if $(NVIDIA_SMI),.prove/env/installed,$(INSTALLED) $(PLOTTER))
+PROVER_BIN := $(if $(NVIDIA_SMI),.prove/env/bin,$(BIN))
+PLOTTER_BIN := $(if $(NVIDIA_SMI),.prove/env/bin,.bench/bin)
 # The file of the benchmark that simulates the load of a GPU.
 LOAD_FIGURES ?= .bench-figures/gpu-load.json
 NODE_CLIENT := .clients/node/installed
@@ -79,7 +87,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image image-check test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image test-browser fuzz mutants chaos check format listings wheel bench bench-plots pictures site lock audit sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image image-check prove prove-docs test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image test-browser fuzz mutants chaos check format listings wheel bench bench-plots pictures site lock audit sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -110,6 +118,7 @@ image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... adds a mode
 	@test -n "$(BUILDER)" || { echo "Docker, podman or buildah is needed to build an image"; exit 1; }
 	@DOCKER_BUILDKIT=1 BUILDAH_LAYERS=true $(BUILDER) build --platform linux/amd64 \
 		--tag $(IMAGE):$(TAG) --label org.opencontainers.image.version=$(TAG) \
+		--build-arg WORKER_COMMIT="$$(git describe --always --dirty --abbrev=12 2>/dev/null || echo unknown)" \
 		$(foreach name,$(BUILD_ARGUMENTS),$(if $(filter-out file undefined,$(origin $(name))),--build-arg $(name))) \
 		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
@@ -278,18 +287,27 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 	@$(BIN)/python benchmarks/volume_transfer.py
 	@PYTHONPATH=benchmarks $(BIN)/python -m gpu_load --json $(LOAD_FIGURES)
 
+# On a machine with a GPU, vLLM's build for GPUs is installed instead of .venv.
+prove: $(PROVER) ## Measure the worker and vLLM's own server on this machine's GPU (SIZE=0.5B or 8B, MODEL_NAME=..., OPTIONS="--only starts"; a quarter of an hour)
+	@PYTHONPATH=src $(PROVER_BIN)/python -m proof.machine --output $(OUTPUT) \
+		$(if $(SIZE),--size $(SIZE)) $(if $(filter file,$(origin MODEL_NAME)),,--model "$(MODEL_NAME)") $(OPTIONS)
+	@PYTHONPATH=src:benchmarks $(PLOTTER_BIN)/python builder/proof_page.py $(OUTPUT)
+
+prove-docs: $(PLOTTER) ## Put a result of make prove into docs/performance.md, with a page of its own (OUTPUT=.prove/...)
+	@PYTHONPATH=src:benchmarks $(PLOTTER_BIN)/python builder/proof_page.py $(OUTPUT) --docs
+
 bench-plots: $(PLOTTER) ## Draw docs/plots and print the tables from files of make bench (FIGURES="a.json b.json", LOAD_FIGURES="c.json"; .bench, 40 MB)
 	@$(BIN)/python benchmarks/compare.py --read $(FIGURES)
-	@PYTHONPATH=benchmarks .bench/bin/python builder/plots.py $(FIGURES)
+	@PYTHONPATH=src:benchmarks .bench/bin/python builder/plots.py $(FIGURES)
 	@PYTHONPATH=benchmarks $(BIN)/python -m gpu_load --read $(LOAD_FIGURES)
-	@PYTHONPATH=benchmarks .bench/bin/python builder/plots.py --load $(LOAD_FIGURES)
+	@PYTHONPATH=src:benchmarks .bench/bin/python builder/plots.py --load $(LOAD_FIGURES)
 
 pictures: $(INSTALLED) demo $(BROWSER) ## Draw the README's pictures of two commands, and take those of the console page (needs chromium)
 	@$(BIN)/python builder/pictures/terminal.py docs/plots
 	@.browser/bin/python builder/pictures/console.py docs/plots
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf dist .venv .actionlint .release .site .clients .fuzz .mutants .browser .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist .venv .actionlint .release .site .clients .fuzz .mutants .browser .bench .bench-figures .prove .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)
@@ -344,6 +362,14 @@ $(PLOTTER): $(INSTALLED) builder/plots-requirements.txt
 	@echo "==> Creating .bench"
 	@$(call environment,-r builder/plots-requirements.txt)
 
+.prove/env/installed: Dockerfile builder/requirements.lock builder/plots-requirements.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 with its venv module is needed: make PYTHON=/path/to/it"; exit 1; }
+	@echo "==> Creating .prove/env: vLLM $(GPU_VLLM) for GPUs and its dependencies, 10 GB"
+	@$(PYTHON) -m venv --clear .prove/env
+	@.prove/env/bin/python $(PIP) install --quiet "vllm==$(GPU_VLLM)" "$$(grep ^matplotlib== builder/plots-requirements.txt)"
+	@.prove/env/bin/python $(PIP) install --quiet --no-deps -r builder/requirements.lock
+	@touch $@
+
 $(RELEASE_TOOLS): $(INSTALLED) builder/release/requirements.txt
 	@echo "==> Creating .release"
 	@$(call environment,-r builder/release/requirements.txt)
@@ -357,7 +383,7 @@ $(SITE_TOOL): builder/site-requirements.txt
 	@touch $@
 
 $(RANDOM_MODEL)/config.json: $(INSTALLED) src/proof/machine/random_model.py
-	@$(BIN)/python src/proof/machine/random_model.py $(RANDOM_MODEL)
+	@PYTHONPATH=src $(BIN)/python -m proof.machine.random_model $(RANDOM_MODEL)
 
 $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(LITELLM_PROXY): .clients/%/installed: $(INSTALLED) tests/clients/%-requirements.txt
 	@echo "==> Creating $(@D)"

@@ -32,7 +32,7 @@ import bench
 from compare_parts import command
 from compare_parts.conditions import CONDITIONS
 from compare_parts.others import run_others
-from compare_parts.rows import FIRST_SIDES, POST_DELAYS_MS, SWEEP, table
+from compare_parts.rows import FIRST_SIDES, POST_DELAYS_MS, SWEEP, side_table
 from compare_parts.sides import SIDES, parse_side
 
 from emulator import faults_that_delay_posts
@@ -108,4 +108,4 @@ if __name__ == "__main__":
     arguments = parser.parse_args()
     if arguments.others and arguments.conditions != "one-thread":
         parser.error("--others runs benchmarks with threads of their own, so omit --conditions")
-    command.run(arguments, compare, table)
+    command.run(arguments, compare, side_table)

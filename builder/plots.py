@@ -9,16 +9,21 @@ read on light and on dark pages.
 """
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import matplotlib as mpl
 from compare_parts.rows import SWEEP
 from gpu_load.loads import COUNTS, PACES, stream_load
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from proof.machine.plan import LOADS, STARTS
+from proof.machine.result import Proof
 from proof.measure import comparison as comparisons
-from proof.measure.comparison import Comparison, Groups
+from proof.measure.comparison import Comparison, Groups, median_stream
+from proof.measure.figures import Arrivals
 
 # Colours that colour-blind readers can distinguish, and markers for prints in grey.
 SIDES = {
@@ -40,19 +45,30 @@ STYLE = {
 }
 
 
-def concurrency(comparison: Comparison) -> Figure:
+@dataclass(frozen=True)
+class Bar:
+    """A start: its label, its side, its seconds, and its phases if they are known."""
+
+    label: str
+    side: str
+    seconds: float
+    phases: Groups = field(default_factory=dict)
+
+
+def concurrency(sides: Mapping[str, Groups], loads: Mapping[int, str]) -> Figure:
     """Draw tokens per second and the time to the first token, by the number of callers."""
     figure = Figure(figsize=(8, 3.5))
     rates, firsts = figure.subplots(1, 2)
-    sides = comparison.sides()
     for side in (side for side in SIDES if side in sides):
         title, colour, marker = SIDES[side]
+        measured = {callers: load for callers, load in loads.items() if load in sides[side]}
         for axes, name in ((rates, "tokens_per_s"), (firsts, "first_p50")):
-            values = [sides[side][load][name] for load in SWEEP.values()]
-            axes.plot(list(SWEEP), values, color=colour, marker=marker, markersize=4, label=title)
+            values = [sides[side][load][name] for load in measured.values()]
+            style = {"color": colour, "marker": marker, "markersize": 4}
+            axes.plot(list(measured), values, label=title, **style)
     for axes in (rates, firsts):
         axes.set_xscale("log", base=2)
-        axes.set_xticks(list(SWEEP), [str(callers) for callers in SWEEP])
+        axes.set_xticks(list(loads), [str(callers) for callers in loads])
         axes.set_xlabel("streams at once")
     rates.set_ylim(bottom=0)
     firsts.set_yscale("log")
@@ -63,14 +79,13 @@ def concurrency(comparison: Comparison) -> Figure:
     return figure
 
 
-def stream(comparison: Comparison) -> Figure:
-    """Draw the arrivals of the tokens of one stream."""
+def stream(arrivals: Mapping[str, Arrivals]) -> Figure:
+    """Draw the arrivals of the tokens of one stream of each side."""
     figure = Figure(figsize=(8, 3))
     axes = figure.subplots()
-    for side in (side for side in SIDES if side in comparison.rounds):
+    for side in (side for side in SIDES if side in arrivals):
         title, colour, marker = SIDES[side]
-        arrivals = [(0.0, 0), *comparison.stream(side)]
-        times, tokens = zip(*arrivals, strict=True)
+        times, tokens = zip((0.0, 0), *arrivals[side], strict=True)
         axes.step(times, tokens, where="post", color=colour, linewidth=1, label=title)
         axes.plot(times[1:], tokens[1:], color=colour, marker=marker, markersize=3, linestyle="")
     axes.set_xlabel("ms after the request was sent")
@@ -81,38 +96,32 @@ def stream(comparison: Comparison) -> Figure:
     return figure
 
 
-def start(comparison: Comparison) -> Figure:
-    """Draw the worker's startup by phases, above the startups of the other sides."""
-    figure = Figure(figsize=(8, 2.2))
+def starts(bars: Sequence[Bar]) -> Figure:
+    """Draw starts as bars, with their phases in them."""
+    figure = Figure(figsize=(8, 0.7 + 0.5 * len(bars)))
     axes = figure.subplots()
-    names = [side for side in SIDES if side in comparison.rounds]
-    sides = comparison.sides()
-    for side in names:
-        _, colour, _ = SIDES[side]
-        axes.barh(side, sides[side]["start"]["first_s"], color=colour, alpha=0.6, height=0.6)
-    if "worker" in names:
-        _draw_phases(figure, comparison.phases(), sides)
-    for side in names:
-        seconds = sides[side]["start"]["first_s"]
-        axes.text(seconds, side, f" {seconds:.1f} s", va="center")
+    longest = max(bar.seconds for bar in bars)
+    for bar in bars:
+        _, colour, _ = SIDES[bar.side]
+        axes.barh(bar.label, bar.seconds, color=colour, alpha=0.6, height=0.6)
+        _draw_phases(axes, bar, longest)
+        axes.text(bar.seconds, bar.label, f" {bar.seconds:.1f} s", va="center")
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     axes.set_xlabel("seconds to the first streamed token (bare: to the running engine)")
     return figure
 
 
-def _draw_phases(figure: Figure, phases: Groups, sides: Mapping[str, Groups]) -> None:
-    """Draw the phases inside the worker's bar, with labels for those that are wide enough."""
-    (axes,) = figure.axes
-    longest = max(groups["start"]["first_s"] for groups in sides.values())
-    for number, (name, times) in enumerate(phases.items()):
+def _draw_phases(axes: Axes, bar: Bar, longest: float) -> None:
+    """Draw the phases inside a bar, with labels for those that are wide enough."""
+    for number, (name, times) in enumerate(bar.phases.items()):
         seconds = times["end"] - times["begin"]
         colour = PHASES[number % len(PHASES)]
-        axes.barh("worker", seconds, left=times["begin"], color=colour, height=0.6)
+        axes.barh(bar.label, seconds, left=times["begin"], color=colour, height=0.6)
         if seconds > 0.06 * longest:
             middle = times["begin"] + seconds / 2
             text = f"{name}\n{seconds:.1f} s"
-            axes.text(middle, "worker", text, ha="center", va="center", fontsize=7)
+            axes.text(middle, bar.label, text, ha="center", va="center", fontsize=7)
 
 
 def pace(comparison: Comparison) -> Figure:
@@ -137,22 +146,50 @@ def pace(comparison: Comparison) -> Figure:
     return figure
 
 
-LOAD_PLOTS: dict[str, Callable[[Comparison], Figure]] = {"pace": pace}
-PLOTS: dict[str, Callable[[Comparison], Figure]] = {
-    "concurrency": concurrency,
-    "stream": stream,
-    "start": start,
-}
+def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
+    """Draw the results of `compare.py`."""
+    sides = comparison.sides()
+    return {
+        "concurrency": concurrency(sides, SWEEP),
+        "stream": stream({side: median_stream(each) for side, each in comparison.rounds.items()}),
+        "start": starts(
+            [
+                Bar(side, side, sides[side]["start"]["first_s"], phases)
+                for side in SIDES
+                if side in sides
+                for phases in [comparison.phases() if side == "worker" else {}]
+            ]
+        ),
+    }
 
 
-def draw(
-    plots: Mapping[str, Callable[[Comparison], Figure]], comparison: Comparison, output: Path
-) -> None:
-    """Write plots of a comparison into a directory as PNG files."""
+def draw_proof(proof: Proof) -> dict[str, Figure]:
+    """Draw the results of `make prove`, without those whose steps failed."""
+    bars = [
+        Bar(f"{side}, {name}", side, figures["first_s"], each.phases)
+        for name in STARTS
+        for side, rounds in proof.rounds.items()
+        for each in rounds
+        for figures in [each.figures.get(name, {})]
+        if figures
+    ]
+    streams = {
+        side: median_stream(rounds)
+        for side, rounds in proof.rounds.items()
+        if any(each.arrivals for each in rounds)
+    }
+    sides = {side: each for side, each in proof.sides().items() if each.keys() & LOADS.values()}
+    drawn = {"start": starts(bars)} if bars else {}
+    drawn |= {"concurrency": concurrency(sides, LOADS)} if sides else {}
+    return drawn | ({"stream": stream(streams)} if streams else {})
+
+
+def save(figures: Mapping[str, Figure], output: Path) -> list[str]:
+    """Write figures into a directory as PNG files; return their names."""
     output.mkdir(parents=True, exist_ok=True)
-    with mpl.rc_context(STYLE):
-        for name, plot in plots.items():
-            plot(comparison).savefig(output / f"{name}.png", dpi=110, facecolor="white")
+    for name, figure in figures.items():
+        figure.savefig(output / f"{name}.png", dpi=110, facecolor="white")
+    return [f"{name}.png" for name in figures]
 
 
 if __name__ == "__main__":
@@ -162,5 +199,7 @@ if __name__ == "__main__":
     parser.add_argument("--output", type=Path, default=Path("docs/plots"))
     parser.add_argument("--load", action="store_true", help="the files are those of gpu_load")
     arguments = parser.parse_args()
-    plots = LOAD_PLOTS if arguments.load else PLOTS
-    draw(plots, comparisons.read(arguments.files), arguments.output)
+    comparison = comparisons.read(arguments.files)
+    with mpl.rc_context(STYLE):
+        drawn = {"pace": pace(comparison)} if arguments.load else draw_comparison(comparison)
+        save(drawn, arguments.output)

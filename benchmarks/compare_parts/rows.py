@@ -1,9 +1,8 @@
 """The rows of the table: a figure of each side, and the worker's goal relative to vLLM's server."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
-Side = Mapping[str, Mapping[str, float]]
+from proof.measure.table import Row, Side, table
 
 # The sides of the first columns; those with the SDK's own loop follow.
 FIRST_SIDES = ("worker", "server", "bare")
@@ -11,47 +10,6 @@ FIRST_SIDES = ("worker", "server", "bare")
 SWEEP = {2**power: f"sweep {2**power}" for power in range(8)}
 # Milliseconds that are added to each POST of the worker.
 POST_DELAYS_MS = (10, 50, 100)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table.
-
-    Args:
-        title: Title of the row.
-        load: Name of the load or group with the figure.
-        figure: Name of the figure.
-        max_ratio: Maximum of the worker's figure relative to vLLM's server.
-        min_ratio: Minimum of the worker's figure relative to vLLM's server.
-        max_value: Maximum of the worker's figure, independent of the server.
-        digits: Number of decimal places.
-    """
-
-    title: str
-    load: str
-    figure: str
-    max_ratio: float | None = None
-    min_ratio: float | None = None
-    max_value: float | None = None
-    digits: int = 1
-
-    def goal(self) -> str:
-        if self.max_ratio is not None:
-            return f"<= {self.max_ratio} x"
-        if self.min_ratio is not None:
-            return f">= {self.min_ratio} x"
-        return f"<= {self.max_value:g}" if self.max_value is not None else ""
-
-    def is_met(self, ours: float, server: float | None) -> bool | None:
-        """Return whether the goal is met; None without a goal or without a figure of the server."""
-        if self.max_value is not None:
-            return ours <= self.max_value
-        if not server:
-            return None
-        if self.max_ratio is not None:
-            return ours / server <= self.max_ratio
-        return None if self.min_ratio is None else ours / server >= self.min_ratio
-
 
 ROWS = (
     Row("start to the first streamed token, s", "start", "first_s", max_ratio=0.4),
@@ -96,33 +54,8 @@ ROWS = (
 )
 
 
-def table(sides: Mapping[str, Side]) -> str:
+def side_table(sides: Mapping[str, Side]) -> str:
     """Return the table as Markdown, with the worker's ratio to vLLM's server and its goal."""
     names = [name for name in FIRST_SIDES if name in sides]
     names += sorted(sides.keys() - names)
-    lines = [_line("", [f"{name:>9}" for name in names], f"{'ratio':>6}", "goal")]
-    lines.append(_line("---", ["---:"] * len(names), "---:", "---"))
-    for row in ROWS:
-        values = {name: sides[name].get(row.load, {}).get(row.figure) for name in names}
-        if any(values.values()):
-            cells = [_format(values[name], row.digits) for name in names]
-            lines.append(_line(row.title, cells, *_verdict(row, values)))
-    return "\n".join(lines)
-
-
-def _line(title: str, values: Sequence[str], ratio: str, goal: str) -> str:
-    return f"| {title:48} | {' | '.join(values)} | {ratio} | {goal} |"
-
-
-def _format(value: float | None, digits: int) -> str:
-    return f"{value:9,.{digits}f}" if value else f"{'':>9}"
-
-
-def _verdict(row: Row, values: Mapping[str, float | None]) -> tuple[str, str]:
-    """Return the ratio, and the goal with whether it is met."""
-    ours, server = values.get("worker"), values.get("server")
-    if not ours:
-        return f"{'':6}", row.goal()
-    ratio = f"{ours / server:5.2f}x" if server else f"{'':6}"
-    verdict = {True: ": met", False: ": missed", None: ""}[row.is_met(ours, server)]
-    return ratio, f"{row.goal()}{verdict}"
+    return table(ROWS, {name: sides[name] for name in names})

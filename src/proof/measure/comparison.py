@@ -24,7 +24,7 @@ class Round:
     """
 
     figures: Groups
-    arrivals: Arrivals
+    arrivals: Arrivals = field(default_factory=list)
     phases: Groups = field(default_factory=dict)
 
 
@@ -59,22 +59,23 @@ class Comparison:
         """Return the medians of the phases of the worker's startup."""
         return medians([each.phases for each in self.rounds.get("worker", [])])
 
-    def stream(self, side: str) -> Arrivals:
-        """Return the arrivals of the stream whose duration is the median of all rounds."""
-        streams = sorted(
-            (each.arrivals for each in self.rounds[side]), key=lambda each: each[-1][0]
-        )
-        return streams[len(streams) // 2]
-
 
 FILE_FORMAT = TypeAdapter(Comparison)
 
 
 def medians(rounds: Sequence[Groups]) -> Groups:
-    """Return the medians over rounds of the groups that all rounds have."""
-    common = set.intersection(*map(set, rounds)) if rounds else set()
-    names = [name for name in (rounds[0] if rounds else {}) if name in common]
-    return {name: median_of([each[name] for each in rounds]) for name in names}
+    """Return the medians of each group over the rounds that have it."""
+    names = {name: None for groups in rounds for name in groups}
+    return {
+        name: median_of([groups[name] for groups in rounds if name in groups]) for name in names
+    }
+
+
+def median_stream(rounds: Sequence[Round]) -> Arrivals:
+    """Return the arrivals of the stream whose duration is the median of all rounds."""
+    arrivals = (each.arrivals for each in rounds if each.arrivals)
+    streams = sorted(arrivals, key=lambda each: each[-1][0])
+    return streams[len(streams) // 2]
 
 
 def read(files: Sequence[Path]) -> Comparison:

@@ -1,9 +1,11 @@
 """Callers over HTTP that do as little work as possible: they count events without parsing them."""
 
 import asyncio
+import itertools
 import json
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import aiohttp
@@ -37,18 +39,18 @@ def body(model: str, prompt: str, load: Load) -> dict[str, Any]:
     }
 
 
-async def answers(base: str, model: str, load: Load) -> list[Answer]:
+async def answers(base: str, models: Sequence[str], load: Load) -> list[Answer]:
     """Send the requests of a load.
 
     Args:
         base: Base URL of the OpenAI API, including its version.
-        model: Served name of the model.
+        models: Served names of models, which the requests name in turn.
         load: The load.
 
     Raises:
         Lost: If a response is an error, or tokens are missing.
     """
-    waiting = iter(prompts(load.requests))
+    waiting = zip(prompts(load.requests), itertools.cycle(models), strict=False)
     results: list[Answer] = []
     connector = aiohttp.TCPConnector(limit=load.callers)
     timeout = aiohttp.ClientTimeout(total=LIMIT_S)
@@ -56,7 +58,9 @@ async def answers(base: str, model: str, load: Load) -> list[Answer]:
 
         async def call() -> None:
             url = f"{base}/chat/completions"
-            results.extend([await _answer(client, url, model, prompt, load) for prompt in waiting])
+            results.extend(
+                [await _answer(client, url, model, prompt, load) for prompt, model in waiting]
+            )
 
         await asyncio.gather(*(call() for _ in range(load.callers)))
     return results

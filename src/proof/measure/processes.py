@@ -2,11 +2,12 @@
 
 import asyncio
 import os
-import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+
+import psutil
 
 # The folder that contains src: the repository, or the root of the image.
 ROOT = Path(__file__).parents[3]
@@ -43,11 +44,26 @@ async def run_process(
     try:
         yield process
     finally:
-        # Kill the whole session: engines and the SDK's ping process survive the kill of their
-        # parent.
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        await _kill_session(process.pid)
         await process.communicate()
+
+
+async def _kill_session(leader: int) -> None:
+    """Kill a process, its descendants and those that survived their parent, until none is left."""
+    while members := list(_session_members(leader)):
+        for member in members:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+        await asyncio.sleep(0.01)
+
+
+def _session_members(leader: int) -> Iterator[psutil.Process]:
+    for process in psutil.process_iter():
+        with suppress(ProcessLookupError, psutil.NoSuchProcess):
+            # A dead process remains until its parent has waited for it.
+            is_dead = process.status() == psutil.STATUS_ZOMBIE
+            if os.getsid(process.pid) == leader and not is_dead:
+                yield process
 
 
 async def next_line(process: Process, prefix: str) -> list[str]:

@@ -24,6 +24,7 @@ from proof.measure.processes import ROOT, Lost, next_line, run_process
 START_S = 180.0
 NAME = "model"
 HANDLER = (sys.executable, "-u", str(ROOT / "src" / "handler.py"))
+EMULATOR = (sys.executable, "-m", "emulator")
 SERVER = "vllm.entrypoints.openai.api_server"
 PYTHONPATH = {"PYTHONPATH": str(ROOT / "src")}
 
@@ -69,9 +70,10 @@ class HttpSide:
     process: Process
     first_s: float
 
-    async def run(self, load: Load) -> Measurement:
+    async def run(self, load: Load, models: Sequence[str] = (NAME,)) -> Measurement:
+        """Run a load whose requests name one of the models in turn."""
         before = self._cpu_s()
-        answers = await http_load.answers(self.base, NAME, load)
+        answers = await http_load.answers(self.base, models, load)
         cpu = {
             name: 1000 * (after - before[name]) / load.requests
             for name, after in self._cpu_s().items()
@@ -105,9 +107,9 @@ class WorkerSide(HttpSide):
     endpoint: str
     phases: dict[str, Phase]
 
-    async def run(self, load: Load) -> Measurement:
+    async def run(self, load: Load, models: Sequence[str] = (NAME,)) -> Measurement:
         before = await self._posts()
-        measured = await super().run(load)
+        measured = await super().run(load, models)
         posts = (await self._posts() - before) / load.requests
         return replace(measured, figures=replace(measured.figures, posts=posts))
 
@@ -198,7 +200,8 @@ async def worker(
     """Run the worker as in production, with a local platform in a separate process."""
     port, worker_port = free_port(), free_port()
     ports = ("--port", str(port), "--worker-port", str(worker_port))
-    emulator = (sys.executable, "-m", "emulator", *ports)
+    # A start may take longer than the platform lets its callers wait.
+    emulator = (*EMULATOR, *ports, "--gateway-timeout", str(conditions.start_s))
     async with run_process(emulator, PYTHONPATH, quiet=True) as platform:
         settings = await _read_worker_environ(platform)
         settings |= worker_settings(model, conditions.engine)

@@ -1,0 +1,144 @@
+"""Measures the worker on this machine: ``python -m proof.machine``.
+
+vLLM's own server runs on the same engine for comparison. The results are a JSON file and a page in
+Markdown. Everything else is written to a temporary folder, which is removed at the end.
+"""
+
+import argparse
+import asyncio
+import datetime
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from proof.machine import system
+from proof.machine.features import ADAPTERS, EMBEDDER
+from proof.machine.page import page
+from proof.machine.plan import PARTS, Plan
+from proof.machine.result import FILE_FORMAT, Proof
+from proof.machine.run import Run
+from proof.measure.processes import Lost, run_process
+from proof.measure.sides import PYTHONPATH
+
+INTERRUPTED = 130
+# GB of the disk for each size: the weights, checkpoints, compiled code.
+DISK_GB = {"tiny": 2, "0.5B": 8, "8B": 40}
+SIZES = tuple(DISK_GB)
+
+
+def read_command_line() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="proof.machine", description=__doc__)
+    parser.add_argument("--size", choices=SIZES, help="of the model with random weights")
+    parser.add_argument("--model", help="a directory, or a repository of the Hugging Face hub")
+    parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=list(PARTS))
+    parser.add_argument("--output", type=Path, help="folder of the results")
+    parser.add_argument("--folder", type=Path, help="where the temporary folder is created")
+    return parser.parse_args()
+
+
+async def make_model(arguments: argparse.Namespace, folder: Path) -> Path:
+    """Make or find the model, and make its adapters and an embedder.
+
+    Raises:
+        Lost: If the model can't be made, or downloaded.
+    """
+    if arguments.model:
+        model = await asyncio.to_thread(_find_or_download, arguments.model)
+    else:
+        model = folder / "model"
+        await _run_maker(str(model), "--size", arguments.size)
+    await _run_maker(str(folder), "--adapters", str(len(ADAPTERS)), "--model", str(model))
+    await _run_maker(str(folder / EMBEDDER))
+    return model
+
+
+async def _run_maker(*options: str) -> None:
+    command = (sys.executable, "-m", "proof.machine.random_model", *options)
+    async with run_process(command, PYTHONPATH, merged=True) as process:
+        output, _ = await process.communicate()
+        if process.returncode:
+            raise Lost(f"no model could be made: {output.decode().strip().splitlines()[-1]}")
+
+
+def _find_or_download(name: str) -> Path:
+    if Path(name).is_dir():
+        return Path(name).absolute()
+    # Imported here because it takes a second, and most runs need no download.
+    from huggingface_hub import snapshot_download  # noqa: PLC0415 - see above
+
+    try:
+        return Path(snapshot_download(name))
+    except (OSError, ValueError) as error:
+        raise Lost(
+            f"{name} can't be downloaded; without --model, the weights are random: {error}"
+        ) from error
+
+
+def announce(arguments: argparse.Namespace, proof: Proof, place: Path) -> None:
+    """Print the steps, the duration and the space that they need."""
+    column = SIZES.index(arguments.size or SIZES[-1])
+    print(f"Measures this worker and vLLM's own server on {proof.machine}, with {proof.model}:")
+    for name in arguments.only:
+        part = PARTS[name]
+        print(f"- {name}: {part.text} (about {part.minutes[column]:g} min)")
+    minutes = sum(PARTS[name].minutes[column] for name in arguments.only)
+    print(f"About {minutes:.0f} minutes. Ctrl-C stops it and leaves nothing.\n", flush=True)
+    free_gb, needed_gb = shutil.disk_usage(place).free / 1e9, DISK_GB[SIZES[column]]
+    if free_gb < needed_gb:
+        raise Lost(
+            f"{place} has {free_gb:.0f} GB free, and needs {needed_gb}: choose another --folder"
+        )
+
+
+async def measure(arguments: argparse.Namespace) -> Proof:
+    is_gpu = system.has_gpu()
+    arguments.size = arguments.size or (None if arguments.model else SIZES[is_gpu])
+    title = arguments.model or f"{arguments.size} with random weights"
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    with tempfile.TemporaryDirectory(prefix="proof-", dir=arguments.folder) as temporary:
+        folder = Path(temporary)
+        plan = Plan(folder, is_gpu)
+        proof = Proof(today, system.name(), title, system.describe(), plan.engine)
+        announce(arguments, proof, folder)
+        model = await make_model(arguments, folder)
+        sessions = [each for name in arguments.only for each in PARTS[name].sessions(plan)]
+        total = sum(1 + len(session.steps) for session in sessions)
+        await Run(proof, model, total).run(sessions)
+    return proof
+
+
+def write(proof: Proof, output: Path) -> None:
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "result.json").write_bytes(FILE_FORMAT.dump_json(proof, indent=1) + b"\n")
+    (output / "README.md").write_text(page(proof))
+    print(f"\nThe page: {output}/README.md\nThe result to send: {output}/result.json")
+
+
+def _stop(measuring: asyncio.Task[Proof]) -> None:
+    # A further signal must not interrupt the cleanup.
+    if not measuring.cancelling():
+        print("\nStopping ...", file=sys.stderr)
+        measuring.cancel()
+
+
+async def main() -> int:
+    arguments = read_command_line()
+    measuring = asyncio.create_task(measure(arguments))
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, _stop, measuring)
+    try:
+        proof = await measuring
+    except Lost as lost:
+        print(lost, file=sys.stderr)
+        return 1
+    except asyncio.CancelledError:
+        print("\nStopped: nothing is left.", file=sys.stderr)
+        return INTERRUPTED
+    write(proof, arguments.output or Path(f"proof-{proof.date}"))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))

@@ -1,0 +1,198 @@
+"""The steps of a proof, as a table of parts."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from proof.machine import batches, faults, features
+from proof.measure import sides
+from proof.measure.comparison import Round
+from proof.measure.figures import Load
+from proof.measure.sides import Conditions, HttpSide
+
+Step = Callable[[Any], Awaitable[Round]]
+START_S = 900.0
+STREAMS = (1, 16, 64, 256)
+STARTS = ("first start", "second start")
+LOADS = {count: "1 stream" if count == 1 else f"{count} streams" for count in STREAMS}
+ONE_STREAM = Load(callers=1, requests=1, tokens=200)
+GPU_ENGINE: dict[str, Any] = {
+    "max_model_len": 4096,
+    "max_num_seqs": 256,
+    "gpu_memory_utilization": 0.9,
+}
+# The worker's own default on a CPU is not to compile.
+CPU_ENGINE: dict[str, Any] = {
+    "dtype": "float32",
+    "enforce_eager": False,
+    # So long that an answer does not end before its cancel, also on a busy machine.
+    "max_model_len": 16_384,
+    "max_num_seqs": 256,
+}
+
+
+@dataclass(frozen=True)
+class Session:
+    """A start of a side, and the steps that follow it.
+
+    Args:
+        side: Name of the side.
+        name: Name of the start, as a step.
+        start: Starts the side.
+        conditions: The conditions of the start.
+        steps: The steps by their names.
+        is_reported: Whether the figures of the start are part of the result.
+    """
+
+    side: str
+    name: str
+    start: Callable[[Path, Conditions], AbstractAsyncContextManager[Any]]
+    conditions: Conditions
+    steps: Mapping[str, Step]
+    is_reported: bool = False
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the proof.
+
+    Args:
+        text: Its description for the user.
+        minutes: Its duration on a CPU with the size `tiny`, and on a GPU with 0.5B and with 8B.
+        sessions: Returns its sessions in their order.
+    """
+
+    text: str
+    minutes: tuple[float, float, float]
+    sessions: Callable[["Plan"], Sequence[Session]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The conditions and the amount of work of all sessions.
+
+    Args:
+        folder: Folder for all files of the run.
+        is_gpu: Whether the engine runs on a GPU.
+    """
+
+    folder: Path
+    is_gpu: bool
+
+    @property
+    def engine(self) -> dict[str, Any]:
+        return GPU_ENGINE if self.is_gpu else CPU_ENGINE
+
+    @property
+    def tokens(self) -> int:
+        """Number of tokens of an answer that nearly fills the context."""
+        return int(self.engine["max_model_len"]) - 100
+
+    def load(self, callers: int, *, stream: bool = True) -> Load:
+        # On a GPU a load with fewer requests would end within seconds.
+        requests = max(64, 4 * callers) if self.is_gpu else max(16, 2 * callers)
+        return Load(callers, requests, stream=stream)
+
+    def conditions(self, home: str, volume: str = "volume", **engine: Any) -> Conditions:
+        """Return the conditions of a container with an empty or a used home, and a volume."""
+        paths = {name: self.folder / name for name in (home, volume, "tmp")}
+        for path in paths.values():
+            path.mkdir(exist_ok=True)
+        environ = {
+            "HOME": str(paths[home]),
+            "XDG_CACHE_HOME": str(paths[home] / ".cache"),
+            "TMPDIR": str(paths["tmp"]),
+            "BASE_PATH": str(paths[volume]),
+            "PYTHONWARNINGS": "ignore",
+        }
+        environ |= {} if self.is_gpu else {"VLLM_CPU_KVCACHE_SPACE": "1"}
+        return Conditions("", {**self.engine, **engine}, environ, start_s=START_S)
+
+    def eager(self, home: str, **engine: Any) -> Conditions:
+        """Return conditions without compilation, for steps that are not about speed."""
+        return self.conditions(home, home, enforce_eager=True, **engine)
+
+
+def start_sessions(plan: Plan) -> Sequence[Session]:
+    """Return two starts of each side, the second one with compiled code, in alternating order."""
+    loads: dict[str, Step] = {"warm-up": partial(_warm_up, load=plan.load(64))}
+    for callers, name in LOADS.items():
+        loads[name] = partial(features.measure_load, name=name, load=plan.load(callers))
+    whole = plan.load(64, stream=False)
+    loads["64 whole"] = partial(features.measure_load, name="64 whole", load=whole)
+    loads["memory"] = features.measure_memory
+    loads[features.STREAM] = partial(features.measure_stream, load=ONE_STREAM)
+    loads["cancel"] = partial(faults.measure_cancel, tokens=plan.tokens)
+    last: dict[str, Step] = {"core killed": partial(faults.kill_core, tokens=plan.tokens)}
+    session = partial(Session, is_reported=True)
+    # The server has no volume: it finds its own code in its home, as on a machine that it left.
+    first, second = STARTS
+    return (
+        session("worker", first, sides.worker, plan.conditions("worker-1"), loads),
+        session("server", first, sides.server, plan.conditions("server"), loads),
+        session("server", second, sides.server, plan.conditions("server"), loads | last),
+        session("worker", second, sides.worker, plan.conditions("worker-2"), loads | last),
+    )
+
+
+def adapter_sessions(plan: Plan) -> Sequence[Session]:
+    conditions = plan.eager("adapters", **features.adapter_options(plan.folder))
+    steps: dict[str, Step] = {"adapters": partial(features.measure_adapters, load=plan.load(16))}
+    return (
+        Session("worker", "start with adapters", sides.worker, conditions, steps),
+        Session("server", "start with adapters", sides.server, conditions, steps),
+    )
+
+
+def embedder_sessions(plan: Plan) -> Sequence[Session]:
+    embedder = {
+        "embedding_model_name": str(plan.folder / features.EMBEDDER),
+        "embedding_served_model_name": features.EMBEDDER,
+        "embedding_convert": "embed",
+    }
+    conditions = plan.eager("embedder", **embedder)
+    steps: dict[str, Step] = {"embedder": partial(features.measure_embedder, load=plan.load(16))}
+    return (Session("worker", "start with an embedder", sides.worker, conditions, steps),)
+
+
+def batch_sessions(plan: Plan) -> Sequence[Session]:
+    conditions = plan.eager("batch")
+    lines, tokens = (4_000, 64) if plan.is_gpu else (1_500, 64)
+    volume = Path(conditions.environ["BASE_PATH"])
+    step = partial(batches.measure_batch, volume=volume, lines=lines, tokens=tokens)
+    return (
+        Session(
+            "worker", "start for a batch", batches.restarted_worker, conditions, {"batch": step}
+        ),
+    )
+
+
+def fine_tune_sessions(plan: Plan) -> Sequence[Session]:
+    # The training has the whole memory: the engine stops meanwhile.
+    conditions = plan.eager("fine-tune", enable_lora=True, fine_tune="exclusive")
+    steps: dict[str, Step] = {"fine-tune": features.measure_fine_tune}
+    return (Session("worker", "start for a fine-tune", sides.worker, conditions, steps),)
+
+
+async def _warm_up(side: HttpSide, load: Load) -> Round:
+    await side.run(load)
+    return Round({})
+
+
+PARTS = {
+    "starts": Part(
+        "each side, started with an empty cache and again with compiled code: 1, 16, 64 and 256"
+        " streams, 64 whole responses, a cancel, and at last a killed engine core",
+        (5, 9, 14),
+        start_sessions,
+    ),
+    "adapters": Part("two adapters, each side", (1, 2, 3), adapter_sessions),
+    "embedder": Part("an embedder next to the chat model", (0.5, 1, 2), embedder_sessions),
+    "batch": Part(
+        "a batch whose worker is killed after half of its lines", (2, 2, 4), batch_sessions
+    ),
+    "fine-tune": Part("a fine-tune, and a chat with its adapter", (0.5, 2, 4), fine_tune_sessions),
+}

@@ -1,0 +1,80 @@
+"""Runs the steps of a proof, and records their figures and failures."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from proof.machine.plan import Session
+from proof.machine.result import Failure, Proof
+from proof.machine.rows import headline
+from proof.measure.comparison import Round
+from proof.measure.processes import Lost
+from proof.measure.sides import HttpSide, WorkerSide
+
+# Maximum seconds of a step.
+STEP_S = 900.0
+
+
+@dataclass
+class Run:
+    """A run of a proof, which prints a line for each step."""
+
+    proof: Proof
+    model: Path
+    total: int
+    number: int = 0
+    began: float = field(default_factory=time.monotonic)
+
+    async def run(self, sessions: Sequence[Session]) -> None:
+        for session in sessions:
+            async with AsyncExitStack() as stack:
+                side: HttpSide | None = None
+                async with self._step(session.side, session.name):
+                    starting = session.start(self.model, session.conditions)
+                    side = started = await stack.enter_async_context(starting)
+                    if session.is_reported:
+                        self._record(session.side, _start_round(session.name, started))
+                for name, step in session.steps.items():
+                    async with self._step(session.side, name):
+                        if side is None or side.process.returncode is not None:
+                            raise Lost("the side is not running")
+                        self._record(session.side, await step(side))
+        self.proof.seconds = time.monotonic() - self.began
+
+    def _record(self, side: str, measured: Round) -> None:
+        if measured.figures:
+            self.proof.rounds[side].append(measured)
+            print(headline(measured.figures), end="", flush=True)
+
+    @asynccontextmanager
+    async def _step(self, side: str, name: str) -> AsyncIterator[None]:
+        """Print a step's number, and its duration; record its failure instead of raising it."""
+        self.number += 1
+        began = time.monotonic()
+        print(f"[{self.number:2}/{self.total}] {side}: {name:24} ", end="", flush=True)
+        try:
+            async with asyncio.timeout(STEP_S):
+                yield
+        except Exception as error:  # noqa: BLE001 - a failed step is a row of the page, whatever failed
+            reason = _reason(error)
+            self.proof.failures.append(Failure(side, name, reason))
+            print(f"failed: {reason}", end="")
+        print(f" ({time.monotonic() - began:.0f} s)", flush=True)
+
+
+def _start_round(name: str, side: HttpSide) -> Round:
+    phases = side.phases if isinstance(side, WorkerSide) else {}
+    return Round({name: {"first_s": side.first_s}}, phases=phases)
+
+
+def _reason(error: BaseException) -> str:
+    """Return an error's text on one line; for a group, its first error's text"""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    text = " ".join(str(error).split())
+    return (text if isinstance(error, Lost) else f"{type(error).__name__}: {text}")[:300]

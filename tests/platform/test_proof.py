@@ -1,0 +1,95 @@
+"""`make prove` with the smallest model, on a CPU."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from support import ROOT
+from support.processes.background import pids_with_variable, start_command, wait_until
+from support.processes.commands import HOME
+
+from proof.machine.plan import PARTS, Plan
+from proof.machine.result import FILE_FORMAT
+from proof.machine.rows import ROWS
+
+pytestmark = pytest.mark.slow
+
+COMMAND = (sys.executable, "-m", "proof.machine", "--size", "tiny", "--output")
+# An inherited variable, by which a test finds all processes.
+VARIABLE = "STARTED_BY_TEST_PROOF"
+# Figures that vLLM's server does not have, or not on its way.
+WORKER_ONLY = ("posts", "retryable", "recovered_s", "embedder", "batch", "fine-tune")
+
+
+def environ(folder: Path) -> dict[str, str]:
+    for name in ("home", "tmp"):
+        (folder / name).mkdir()
+    return {
+        **HOME,
+        "HOME": str(folder / "home"),
+        "TMPDIR": str(folder / "tmp"),
+        "PYTHONPATH": str(ROOT / "src"),
+        VARIABLE: str(folder),
+    }
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    assert pids_with_variable(VARIABLE, str(folder)) == []
+    assert list((folder / "tmp").iterdir()) == []
+    assert list((folder / "home").iterdir()) == []
+
+
+@pytest.mark.timeout(3600)
+def test_every_step_succeeds_and_every_row_of_the_page_has_figures(tmp_path: Path) -> None:
+    result = subprocess.run(
+        [*COMMAND, tmp_path / "output"],
+        env=environ(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    proof = FILE_FORMAT.validate_json((tmp_path / "output" / "result.json").read_bytes())
+    assert proof.failures == [], result.stdout
+    sides = proof.sides()
+    for row in ROWS:
+        assert sides["worker"][row.load][row.figure] > 0, row
+        if not {row.load, row.figure} & set(WORKER_ONLY):
+            assert sides["server"][row.load][row.figure] > 0, row
+    # All callers could try again.
+    assert sides["worker"]["core killed"]["retryable"] == 16
+    text = (tmp_path / "output" / "README.md").read_text()
+    assert "All steps succeeded." in text
+    assert [row.title for row in ROWS if row.title not in text] == []
+    assert_nothing_is_left(tmp_path)
+
+
+def test_the_announcement_has_all_parts(tmp_path: Path) -> None:
+    with start_command((*COMMAND, "output"), environ(tmp_path), tmp_path / "log") as proof:
+        proof.wait_for_output("[ 1/")
+        proof.process.terminate()
+        assert proof.wait_for_exit() == 130
+    printed = (tmp_path / "log").read_text()
+    assert all(f"- {name}: {part.text}" in printed for name, part in PARTS.items())
+    steps = [each for part in PARTS.values() for each in part.sessions(Plan(tmp_path, False))]
+    assert f"[ 1/{sum(1 + len(session.steps) for session in steps)}]" in printed
+
+
+@pytest.mark.parametrize("step", [1, 2, 6, 12])
+def test_ctrl_c_leaves_nothing(tmp_path: Path, step: int) -> None:
+    command = (*COMMAND, tmp_path / "output", "--only", "starts")
+    with start_command(command, environ(tmp_path), tmp_path / "log") as proof:
+        proof.wait_for_output(f"[{step:2}/")
+        # In the middle of a step, which starts processes and writes files.
+        time.sleep(1)
+        proof.process.send_signal(signal.SIGINT)
+        # A second one must not interrupt the cleanup.
+        proof.process.send_signal(signal.SIGINT)
+        assert proof.wait_for_exit() == 130
+    wait_until(lambda: not pids_with_variable(VARIABLE, str(tmp_path)))
+    assert_nothing_is_left(tmp_path)
+    assert not (tmp_path / "output").exists()
+    assert "Traceback" not in (tmp_path / "log").read_text()

@@ -1,0 +1,37 @@
+"""Tables of figures."""
+
+from proof.measure.comparison import medians
+from proof.measure.table import Row, table
+
+ROWS = (Row("start, s", "start", "s"), Row("tokens/s", "load", "tokens", digits=0))
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def test_a_row_has_the_ratio_of_the_worker_to_the_server() -> None:
+    sides = {"worker": {"start": {"s": 2.0}}, "server": {"start": {"s": 4.0}}}
+    head, _, *lines = table(ROWS, sides).splitlines()
+    assert cells(head) == ["", "worker", "server", "ratio"]
+    # A row without figures is missing.
+    assert [cells(line) for line in lines] == [["start, s", "2.0", "4.0", "0.50x"]]
+
+
+def test_a_figure_that_a_side_lacks_is_an_empty_cell() -> None:
+    sides = {"worker": {"load": {"tokens": 1234.0}}, "server": {"start": {"s": 4.0}}}
+    lines = [cells(line) for line in table(ROWS, sides).splitlines()[2:]]
+    assert lines == [["start, s", "", "4.0", ""], ["tokens/s", "1,234", "", ""]]
+
+
+def test_goals_are_the_last_column_if_a_row_has_one() -> None:
+    rows = (*ROWS, Row("CPU", "load", "cpu", max_ratio=0.5))
+    sides = {side: {"load": {"cpu": value}} for side, value in (("worker", 3.0), ("server", 4.0))}
+    head, _, line = table(rows, sides).splitlines()
+    assert cells(head)[-1] == "goal"
+    assert cells(line) == ["CPU", "3.0", "4.0", "0.75x", "<= 0.5 x: missed"]
+
+
+def test_a_median_is_over_the_rounds_that_have_the_group() -> None:
+    rounds = [{"first": {"s": 9.0}, "load": {"n": 1.0}}, {"load": {"n": 3.0}}]
+    assert medians(rounds) == {"first": {"s": 9.0}, "load": {"n": 2.0}}
