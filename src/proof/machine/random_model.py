@@ -51,11 +51,11 @@ class ModelSize:
 
     Args:
         layers: Number of its layers.
-        width: ModelSize of the hidden states.
-        inner_width: ModelSize of the states inside the MLP.
+        width: Size of the hidden states.
+        inner_width: Size of the states inside the MLP.
         heads: Number of attention heads.
         kv_heads: Number of heads of keys and values.
-        head_width: ModelSize of a head; vLLM's CPU backend refuses small ones.
+        head_width: Size of a head; vLLM's CPU backend refuses small ones.
         tokens: Number of tokens of the vocabulary.
         context: Maximum number of tokens of a prompt and its answer.
         deviation: Standard deviation of the weights; a small model with the usual 0.02 would repeat

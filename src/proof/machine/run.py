@@ -71,7 +71,7 @@ def _start_round(name: str, side: HttpSide) -> Round:
 
 
 def _reason(error: BaseException) -> str:
-    """Return an error's text on one line; for a group, its first error's text"""
+    """Return an error's text on one line; for a group, its first error's text."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, TimeoutError):
