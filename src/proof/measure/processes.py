@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +12,10 @@ import psutil
 
 # The folder that contains src: the repository, or the root of the image.
 ROOT = Path(__file__).parents[3]
+# In the command of a process that removes shared memory when its users have exited.
+TRACKER = "multiprocessing.resource_tracker"
+# Maximum seconds that it takes.
+TRACKERS_S = 5.0
 
 
 class Lost(Exception):
@@ -49,11 +54,17 @@ async def run_process(
 
 
 async def _kill_session(leader: int) -> None:
-    """Kill a process, its descendants and those that survived their parent, until none is left."""
+    """Kill a process, its descendants and those that survived their parent, until none is left.
+
+    Python's resource trackers end by themselves after the others, and remove their shared memory.
+    """
+    patient_until = time.monotonic() + TRACKERS_S
     while members := list(_session_members(leader)):
+        is_patient = time.monotonic() < patient_until
         for member in members:
-            with suppress(psutil.NoSuchProcess):
-                member.kill()
+            with suppress(psutil.Error):
+                if not (is_patient and TRACKER in " ".join(member.cmdline())):
+                    member.kill()
         await asyncio.sleep(0.01)
 
 

@@ -1,6 +1,7 @@
 """Processes of a measurement end with it, however they were started."""
 
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -19,6 +20,12 @@ subprocess.run([sys.executable, "-c", parent])
 print("started", flush=True)
 import time; time.sleep(600)
 """
+# It also starts the resource tracker.
+SHARES_MEMORY = """
+from multiprocessing.shared_memory import SharedMemory
+print("memory", SharedMemory(create=True, size=100).name, flush=True)
+import time; time.sleep(600)
+"""
 
 
 async def test_all_descendants_end_with_the_block() -> None:
@@ -34,3 +41,14 @@ async def test_an_exit_before_the_expected_line_is_an_error() -> None:
     async with run_process((sys.executable, "-c", "print('no')"), {}) as process:
         with pytest.raises(Lost, match="ended too early"):
             await next_line(process, "started")
+
+
+def shared_memory() -> set[str]:
+    return {path.name for path in Path("/dev/shm").iterdir()}
+
+
+async def test_no_shared_memory_remains() -> None:
+    async with run_process((sys.executable, "-c", SHARES_MEMORY), {}) as process:
+        _, name = await next_line(process, "memory")
+        assert name in shared_memory()
+    assert name not in shared_memory()
