@@ -50,7 +50,8 @@ VOLUME := $(if $(FILES_PATH)$(BASE_PATH),,mkdir -p .endpoint/volume && \
 	BASE_PATH="$(CURDIR)/.endpoint/volume" HF_HOME="$${HF_HOME:-$$HOME/.cache/huggingface}")
 # Options of the emulator, make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md); of the
 # scenarios, make chaos OPTIONS="cancel sigterm --cancels 50 --signals 10", or OPTIONS=--help; or of
-# the hostile requests, make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000".
+# the hostile requests, make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000"; or of the
+# proof.
 OPTIONS ?=
 # The image, and its tag: stable or dev (docs/operate.md), or a version.
 IMAGE ?= llm-worker
@@ -79,7 +80,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image image-check test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image test-browser fuzz mutants chaos check format listings wheel bench bench-plots pictures site lock audit sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image image-check test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image test-browser fuzz mutants chaos check format listings wheel bench bench-plots prove-platform pictures site lock audit sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -284,12 +285,15 @@ bench-plots: $(PLOTTER) ## Draw docs/plots and print the tables from files of ma
 	@PYTHONPATH=benchmarks $(BIN)/python -m gpu_load --read $(LOAD_FIGURES)
 	@PYTHONPATH=benchmarks .bench/bin/python builder/plots.py --load $(LOAD_FIGURES)
 
+prove-platform: $(INSTALLED) ## Prove the worker at RunPod, and compare the platform with the emulator (RUNPOD_API_KEY; OPTIONS="--image me/worker:1"; costs money)
+	@PYTHONPATH=src exec $(BIN)/python -m proof.platform $(OPTIONS)
+
 pictures: $(INSTALLED) demo $(BROWSER) ## Draw the README's pictures of two commands, and take those of the console page (needs chromium)
 	@$(BIN)/python builder/pictures/terminal.py docs/plots
 	@.browser/bin/python builder/pictures/console.py docs/plots
 
 clean: ## Remove the environment, the demo model and the tools' caches
-	rm -rf dist .venv .actionlint .release .site .clients .fuzz .mutants .browser .bench .bench-figures .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf dist .venv .actionlint .release .site .clients .fuzz .mutants .browser .bench .bench-figures .prove .chaos .vllm .sdk .runpod_jobs.pkl* .models .endpoint .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 .PHONY: demo
 demo: $(INSTALLED)

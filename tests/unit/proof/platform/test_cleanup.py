@@ -1,0 +1,116 @@
+"""Whatever fails, the endpoints are deleted, or named; a later run finds those that are left."""
+
+import json
+from pathlib import Path
+
+import pytest
+from support.runpod_api.endpoints import worker
+from support.runpod_api.server import Fault, Runpod
+from unit.proof.platform.conftest import Prove
+
+from llm_worker_client.deploy.apply import NO_WORKERS
+
+ONE_STEP = ("--yes", "--only", "health")
+LEFTOVER = "llm-worker-proof-0123abcd-main"
+
+
+def read_problem(output: Path) -> str | None:
+    """Return the problem of the deployment in the report."""
+    rows = json.loads((output / "report.json").read_text())["rows"]
+    problem: str | None = rows[0]["problem"]
+    return problem
+
+
+def test_the_endpoint_is_created_observed_and_deleted(
+    prove: Prove, runpod: Runpod, output: Path
+) -> None:
+    status, printed = prove(*ONE_STEP)
+    assert (status, runpod.endpoints) == (0, {}), printed
+    assert [call.verb for call in runpod.changes] == ["POST", "DELETE"]
+    rows = json.loads((output / "report.json").read_text())["rows"]
+    assert [row["observation"] for row in rows] == ["deployment", "health"]
+
+
+def test_a_failed_step_is_a_row_and_the_run_continues(
+    prove: Prove, runpod: Runpod, output: Path
+) -> None:
+    runpod.faults.append(Fault("GET", 404, path_end="/health"))
+    status, printed = prove("--yes", "--only", "health", "query")
+    assert (status, runpod.endpoints) == (1, {}), printed
+    rows = json.loads((output / "report.json").read_text())["rows"]
+    assert [row["problem"] is None for row in rows] == [True, False, True]
+
+
+@pytest.mark.parametrize("status", [401, 422, 429, 500])
+def test_a_refused_creation_leaves_nothing(
+    prove: Prove, runpod: Runpod, output: Path, status: int
+) -> None:
+    runpod.faults.append(Fault("POST", status, path_end="/serverless", times=9))
+    code, printed = prove(*ONE_STEP)
+    assert (code, runpod.endpoints) == (1, {}), printed
+    assert f"POST /v2/serverless: {status}" in (read_problem(output) or "")
+
+
+@pytest.mark.parametrize("lost_lookups", [0, 5, 10], ids=["none", "first", "both"])
+def test_an_endpoint_whose_creation_had_no_response_is_deleted(
+    prove: Prove, runpod: Runpod, monkeypatch: pytest.MonkeyPatch, lost_lookups: int
+) -> None:
+    runpod.faults.append(Fault("POST", -1, path_end="/serverless", takes_effect=True))
+    # The list of leftovers at the beginning has a response.
+    original = runpod.take_fault
+
+    def take_fault(verb: str, path: str) -> Fault | None:
+        fault = original(verb, path)
+        if fault and fault.verb == "POST":
+            runpod.faults.append(Fault("GET", 503, path_end="/serverless", times=lost_lookups))
+        return fault
+
+    monkeypatch.setattr(runpod, "take_fault", take_fault)
+    prove(*ONE_STEP)
+    assert runpod.endpoints == {}
+
+
+def test_a_run_without_free_gpus_ends_in_time(prove: Prove, runpod: Runpod, output: Path) -> None:
+    runpod.polls_until_done = 10**9
+    runpod.workers.append(worker("w1", "THROTTLED"))
+    status, printed = prove(*ONE_STEP, "--minutes", "0.01")
+    assert (status, runpod.endpoints) == (1, {}), printed
+    assert "no " in (read_problem(output) or "")
+
+
+@pytest.mark.parametrize("status", [403, 500, -1])
+def test_an_endpoint_that_cannot_be_deleted_is_stopped_and_named(
+    prove: Prove, runpod: Runpod, status: int
+) -> None:
+    runpod.faults.append(Fault("DELETE", status, times=10**9))
+    code, printed = prove(*ONE_STEP)
+    (left,) = runpod.endpoints.values()
+    assert (code, left["workers"]["max"]) == (1, 0)
+    assert runpod.changes[-1].body == NO_WORKERS
+    assert f"  {left['name']} ({left['id']})\n" in printed.split("may be left")[1]
+    runpod.faults.clear()
+    assert prove(*ONE_STEP)[0] == 0
+    assert runpod.endpoints == {}
+
+
+def test_leftovers_are_deleted_and_other_endpoints_stay(prove: Prove, runpod: Runpod) -> None:
+    others = [LEFTOVER.replace("-main", ""), f"my-{LEFTOVER}", "llm-worker-proof-zz-main", "chat"]
+    for name in [*others, LEFTOVER, f"{LEFTOVER} -fb"]:
+        runpod.add(name=name)
+    status, printed = prove("--yes", "--delete-leftovers")
+    assert (status, [one["name"] for one in runpod.endpoints.values()]) == (0, others), printed
+
+
+def test_a_list_without_a_response_still_deletes_the_known_endpoint(
+    prove: Prove, runpod: Runpod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = runpod.take_fault
+
+    def take_fault(verb: str, path: str) -> Fault | None:
+        if runpod.calls[-1].path.endswith("/health"):
+            runpod.faults.append(Fault("GET", 500, path_end="/serverless", times=9))
+        return original(verb, path)
+
+    monkeypatch.setattr(runpod, "take_fault", take_fault)
+    prove(*ONE_STEP)
+    assert runpod.endpoints == {}
