@@ -5,7 +5,6 @@
 
 import argparse
 import platform
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from pathlib import Path
 import llm_worker_client
 from llm_worker_client import account
 from llm_worker_client.deploy.api import API_URL, Api
+from llm_worker_client.deploy.command import INTERRUPTED, USAGE_ERROR, exit_signals_interrupt
 from llm_worker_client.deploy.errors import DeployError, PlanError
 from llm_worker_client.deploy.settings import LISTING, SecretMasker
 from proof.platform.endpoints import (
@@ -30,9 +30,6 @@ from proof.platform.plan import DEFAULT_LIMIT_MINUTES, DEFAULT_MODEL, FAMILY, Pr
 from proof.platform.report import make_report, write_report
 from proof.platform.run import PlatformRun
 from proof.platform.steps import STEPS
-
-_USAGE_ERROR, _INTERRUPTED = 2, 130
-_EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class ProofCommand:
@@ -175,20 +172,18 @@ def _versions(plan: ProofPlan) -> dict[str, str]:
 
 def main(arguments: list[str], sleep: Callable[[float], None] = time.sleep) -> int:
     command = ProofCommand(read_command_line(arguments), sleep)
-    # These signals are handled like Ctrl-C, so that the endpoints are deleted.
-    for number in _EXIT_SIGNALS:
-        signal.signal(number, signal.default_int_handler)
     try:
-        return command.run()
+        with exit_signals_interrupt():
+            return command.run()
     except PlanError as error:
         command.report(str(error))
-        return _USAGE_ERROR
+        return USAGE_ERROR
     except (DeployError, account.NoApiKey) as error:
         command.report(str(error))
         return 1
     except KeyboardInterrupt:
         command.report("interrupted")
-        return _INTERRUPTED
+        return INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from proof.platform.time_limit import OutOfTime, limit_time
 
 # Maximum seconds of the deletion of a run's endpoints, with all retries.
 DELETION_LIMIT_S = 240.0
+_PROBLEMS = (DeployError, OutOfTime, KeyboardInterrupt)
 
 
 class ProofEndpoints:
@@ -47,7 +48,8 @@ class ProofEndpoints:
         """
         if not self._may_exist:
             return {}
-        with suppress(DeployError, OutOfTime, KeyboardInterrupt), limit_time(DELETION_LIMIT_S / 4):
+        self._report("the endpoints are deleted ...")
+        with suppress(*_PROBLEMS), limit_time(DELETION_LIMIT_S / 4):
             self._ids |= find_endpoints(self.api, self._plan.prefix)
         return delete_endpoints(self.api, self._ids, self._report)
 
@@ -78,10 +80,10 @@ def delete_endpoints(
             with limit_time(DELETION_LIMIT_S / len(names)):
                 api.delete_endpoint(id)
             report(f"deleted: {name} ({id})")
-        except (DeployError, OutOfTime, KeyboardInterrupt) as error:
+        except _PROBLEMS as error:
             left[id] = name
             report(f"not deleted: {name} ({id}): {str(error) or type(error).__name__}")
-            with suppress(DeployError, OutOfTime, KeyboardInterrupt), limit_time(30):
+            with suppress(*_PROBLEMS), limit_time(30):
                 api.update_endpoint(id, NO_WORKERS)
                 report(f"{name} ({id}) can start no workers now")
     return left

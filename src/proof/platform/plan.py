@@ -9,6 +9,8 @@ from typing import Any
 from llm_worker_client.deploy.plan import validate_plan
 
 DEFAULT_MODEL = "Qwen/Qwen3-0.6B"
+# Several kinds of GPUs, so that one is more likely to be free.
+_DEFAULT_POOLS = ["AMPERE_16", "AMPERE_24", "ADA_24"]
 # Prefix of the names of all endpoints of all proofs, by which later runs find leftovers.
 FAMILY = "llm-worker-proof-"
 NAME_PATTERN = re.compile(rf"{FAMILY}[0-9a-f]{{8}}-(?:main|broken)")
@@ -31,7 +33,7 @@ class ProofPlan:
     Attributes:
         image: The worker's image.
         model: The model's name.
-        gpu_pools: GPU pools; None to choose them by the model's size.
+        gpu_pools: GPU pools; by default small ones, or by the model's size.
         volume: Id of a network volume; without one, no batch can run.
         hourly_price: Price in USD of an hour of a worker; None to assume one.
         limit_minutes: Maximum minutes of the run, without the deletion of its endpoints.
@@ -84,11 +86,12 @@ class ProofPlan:
         return price * minutes / 60 * workers
 
     def _request(self, role: str, settings: dict[str, str], workers_max: int) -> dict[str, Any]:
+        pools = self.gpu_pools or (_DEFAULT_POOLS if self.model == DEFAULT_MODEL else None)
         fields: dict[str, Any] = {
             "name": f"{self.prefix}-{role}",
             "image": self.image,
             "settings": {"MODEL_NAME": self.model, **settings},
-            "gpu_pools": self.gpu_pools,
+            "gpu_pools": pools,
             "volumes": [self.volume] if self.volume else None,
             "workers_max": workers_max,
         }

@@ -138,6 +138,13 @@ STEPS = (
         _LONG_S,
     ),
     ProofStep(
+        "idle workers",
+        "Workers end after the idle timeout, or are frozen; a later job starts or thaws one.",
+        workers.leave_idle,
+        "fleet.py: Fleet._supervise",
+        _LONG_S,
+    ),
+    ProofStep(
         "batch without its worker",
         "A batch resumes on another worker, and each line is in its output once.",
         workers.resume_batch,

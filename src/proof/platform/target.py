@@ -16,12 +16,17 @@ from llm_worker_client.jobs import ENDED_STATUSES
 # Seconds to wait for a response; the gateway gives up after 100.
 RESPONSE_TIMEOUT_S = 130.0
 POLL_S = 0.5
-# Choices of a long job, and maximum tokens of each: the job runs longer than an observation.
-_LONG_CHOICES, _LONG_TOKENS = 32, 8000
+# Choices of a long job, and maximum tokens of each: the job runs longer than an observation, also
+# on a fast GPU.
+_LONG_CHOICES, _LONG_TOKENS = 32, 30_000
 # Context in tokens, if the list of models doesn't contain it.
 _MIN_CONTEXT = 2048
 
 Json = dict[str, Any]
+
+
+class UnexpectedResponse(Exception):
+    """The platform refuses a request whose success an observation needs."""
 
 
 class EndpointTarget:
@@ -32,12 +37,12 @@ class EndpointTarget:
         key: The account's API key.
         endpoint_id: The id of the endpoint.
         model: The name of the model.
-        workers: The ``workers`` and ``scaling`` of the endpoint's request.
+        scaling: The ``workers`` and ``scaling`` of the endpoint's request.
     """
 
-    def __init__(self, api: Api, key: str, endpoint_id: str, model: str, workers: Json) -> None:
+    def __init__(self, api: Api, key: str, endpoint_id: str, model: str, scaling: Json) -> None:
         self.api, self.id, self.model = api, endpoint_id, model
-        self._workers = workers
+        self._scaling = scaling
         self._is_scaled_to_zero = False
         self._context: int | None = None
         url = api.openai_url(endpoint_id)
@@ -54,11 +59,21 @@ class EndpointTarget:
         self.http.close()
         self.openai.close()
 
+    def call(self, method: str, path: str, body: Json | None = None) -> Json:
+        """Send a request and return the JSON of the response.
+
+        Raises:
+            UnexpectedResponse: If the platform refuses the request.
+        """
+        response = self.http.request(method, path, json=body)
+        if not response.is_success:
+            raise UnexpectedResponse(f"{method} {path}: {describe_response(response)}")
+        content: Json = response.json()
+        return content
+
     def submit(self, job_input: Json, **fields: Any) -> str:
         """Submit a job with /run, and return its id."""
-        response = self.http.post("/run", json={"input": job_input, **fields})
-        response.raise_for_status()
-        return str(response.json()["id"])
+        return str(self.call("POST", "/run", {"input": job_input, **fields})["id"])
 
     def run(self, job_input: Json, limit_s: float = 120) -> Json:
         """Run a job to its end and return the platform's report."""
@@ -75,6 +90,10 @@ class EndpointTarget:
         wait_until(has_status, limit_s)
         return job
 
+    def knows_job(self, job_id: str) -> bool:
+        """Return whether the platform has a job with this id."""
+        return self.http.get(f"/status/{job_id}").status_code == 200
+
     def cancel(self, job_id: str) -> None:
         """Cancel a job that an observation no longer needs."""
         with suppress(DeployError):
@@ -88,7 +107,7 @@ class EndpointTarget:
         start = time.monotonic()
         if not self._is_scaled_to_zero:
             self.api.update_endpoint(
-                self.id, {"workers": self._workers["workers"] | {"max": 0}}, can_retry=True
+                self.id, {"workers": self._scaling["workers"] | {"max": 0}}, can_retry=True
             )
             self._is_scaled_to_zero = True
         wait_until(lambda: not self.list_workers(), limit_s)
@@ -97,17 +116,24 @@ class EndpointTarget:
     def restore_workers(self) -> None:
         """Allow the endpoint's workers again, if they were removed."""
         if self._is_scaled_to_zero:
-            self.api.update_endpoint(self.id, self._workers, can_retry=True)
+            self.api.update_endpoint(self.id, self._scaling, can_retry=True)
             self._is_scaled_to_zero = False
 
-    def long_input(self, **fields: Any) -> Json:
-        """Return the input of a raw job that runs longer than an observation."""
+    def set_idle_timeout(self, seconds: int | None) -> None:
+        """Change the seconds after which idle workers end; None for the endpoint's own."""
+        body = dict(self._scaling)
+        if seconds is not None:
+            body["workers"] = body["workers"] | {"idleTimeout": seconds}
+        self.api.update_endpoint(self.id, body, can_retry=True)
+
+    def long_input(self) -> Json:
+        """Return the input of a raw job that streams, and runs longer than an observation."""
         if self._context is None:
             model = self.openai.models.list().data[0]
             self._context = int(getattr(model, "max_model_len", None) or _MIN_CONTEXT)
         tokens = min(self._context - 100, _LONG_TOKENS)
         params = {"max_tokens": tokens, "ignore_eos": True, "n": _LONG_CHOICES}
-        return {"prompt": "Once upon a time", "sampling_params": params, **fields}
+        return {"prompt": "Once upon a time", "sampling_params": params, "stream": True}
 
     def short_input(self, tokens: int = 8, **fields: Any) -> Json:
         """Return the input of a raw job with this number of tokens."""

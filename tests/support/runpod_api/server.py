@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http import HTTPStatus
+from http.client import responses
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -176,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def problem(status: int, detail: str, errors: list[str] | None = None) -> dict[str, Any]:
     content: dict[str, Any] = {
-        "title": HTTPStatus(status).phrase,
+        "title": responses.get(status, "Unknown"),
         "status": status,
         "detail": detail,
     }

@@ -47,7 +47,7 @@ def _complete(target: EndpointTarget, kind: str, path: str, body: Json) -> StepR
             "object": parsed.object,
             "finish_reason": parsed.choices[0].finish_reason,
             "completion_tokens": parsed.usage.completion_tokens,
-            "id contains a job's id": "-e" in parsed.id,
+            "the id contains a job's id": target.knows_job(parsed.id.partition("-")[2]),
         },
         {"seconds": seconds},
     )
@@ -104,16 +104,16 @@ def follow_stream(target: EndpointTarget) -> StepResult:
     """Follow a streamed job with /run and /stream, then read its status."""
     # Without a limit of a chunk's delay, the worker's chunks have fixed sizes.
     job = target.short_input(_STREAM_TOKENS, stream=True, max_batch_delay_ms=0)
-    submitted = target.http.post("/run", json={"input": job}).json()
+    submitted = target.call("POST", "/run", {"input": job})
     start, polls, chunks = time.monotonic(), 0, list[Json]()
     report: Json = {}
     while report.get("status") not in ENDED_STATUSES and time.monotonic() - start < 60:
-        report = target.http.get(f"/stream/{submitted['id']}").json()
+        report = target.call("GET", f"/stream/{submitted['id']}")
         chunks += report.get("stream") or []
         polls += 1
         time.sleep(0 if chunks else POLL_S)
-    again = target.http.get(f"/stream/{submitted['id']}").json()
-    status = target.http.get(f"/status/{submitted['id']}").json()
+    again = target.call("GET", f"/stream/{submitted['id']}")
+    status = target.call("GET", f"/status/{submitted['id']}")
     return StepResult(
         {
             "keys of /run": sorted(submitted),
@@ -132,7 +132,7 @@ def read_whole_job(target: EndpointTarget) -> StepResult:
     """Read the status and the stream of a job whose answer is one yield."""
     job_id = target.submit(target.short_input(8))
     report = target.wait_for(job_id, ENDED_STATUSES, 120)
-    stream = target.http.get(f"/stream/{job_id}").json()
+    stream = target.call("GET", f"/stream/{job_id}")
     return StepResult(
         {
             "yields in /status": len(read_outputs(report)),

@@ -16,7 +16,7 @@ def cancel_running_job(target: EndpointTarget) -> StepResult:
     job_id = target.submit(target.long_input())
     before = target.wait_for(job_id, _RUNNING, 60)["status"]
     start = time.monotonic()
-    response = target.http.post(f"/cancel/{job_id}")
+    answer = target.call("POST", f"/cancel/{job_id}")
     report = target.wait_for(job_id, ENDED_STATUSES, 30)
 
     def is_idle() -> bool:
@@ -26,7 +26,7 @@ def cancel_running_job(target: EndpointTarget) -> StepResult:
     return StepResult(
         {
             "status before": before,
-            "response of /cancel": response.json().get("status"),
+            "response of /cancel": answer.get("status"),
             "status after": report["status"],
             "a second cancel": target.http.post(f"/cancel/{job_id}").status_code,
             "no job runs afterwards": is_free,
@@ -79,13 +79,13 @@ def exceed_gateway_timeout(target: EndpointTarget) -> StepResult:
     seconds = round(time.monotonic() - start, 1)
     jobs = target.api.get_health(target.id)["jobs"]
     waiting = target.submit(target.short_input())
-    purge = target.http.post("/purge-queue")
+    purge = target.call("POST", "/purge-queue")
     purged = target.http.get(f"/status/{waiting}")
     return StepResult(
         {
             "response": describe_response(response),
             "the job stays in the queue": jobs.get("inQueue") == 1,
-            "keys of /purge-queue": sorted(purge.json()),
+            "keys of /purge-queue": sorted(purge),
             "a purged job": purged.json().get("status") if purged.is_success else "unknown",
         },
         {"seconds": seconds},

@@ -11,6 +11,7 @@ from llm_worker_client.deploy.workers import WorkerLog
 from llm_worker_client.jobs import ENDED_STATUSES, read_outputs
 from proof.platform.observations import StepResult
 from proof.platform.target import (
+    POLL_S,
     EndpointTarget,
     Json,
     describe_error,
@@ -26,6 +27,8 @@ _BATCH_LINES, _BATCH_TOKENS = 400, 400
 # The worker's log line after SIGTERM.
 _SIGTERM_LINE = "SIGTERM: taking no more jobs"
 _MAX_LOG_LINES = 20
+# Seconds of the shortest useful idle timeout, and of the observation of idle workers.
+_IDLE_TIMEOUT_S, _IDLE_S = 5, 30.0
 _TIMES = ("delayTime", "executionTime")
 
 
@@ -70,6 +73,33 @@ def _read_log(target: EndpointTarget, worker_id: str, lines: deque[str]) -> None
     with suppress(DeployError):
         for line in log.read_until_idle(60):
             lines.append(line)
+
+
+def leave_idle(target: EndpointTarget) -> StepResult:
+    """Send no job for longer than the idle timeout; read the log of a worker, and run a job."""
+    worker_id = str(target.run(target.short_input())["workerId"])
+    target.set_idle_timeout(_IDLE_TIMEOUT_S)
+    log = deque[str](maxlen=_MAX_LOG_LINES)
+    reader = threading.Thread(target=_read_log, args=(target, worker_id, log), daemon=True)
+    reader.start()
+    states = Counter[str]()
+    deadline = time.monotonic() + _IDLE_S
+    while time.monotonic() < deadline:
+        states += Counter(worker["status"] for worker in target.list_workers())
+        time.sleep(POLL_S)
+    report = target.run(target.short_input(), START_LIMIT_S)
+    target.set_idle_timeout(None)
+    return StepResult(
+        {
+            "the worker logs SIGTERM": any(_SIGTERM_LINE in line for line in log),
+            "a later job": report["status"],
+        },
+        {
+            "polls with each state": dict(states),
+            **{f"{name} of the later job": report.get(name) for name in _TIMES},
+            "last lines of the log": list(log),
+        },
+    )
 
 
 def start_cold(target: EndpointTarget) -> StepResult:

@@ -114,3 +114,25 @@ def test_a_list_without_a_response_still_deletes_the_known_endpoint(
     monkeypatch.setattr(runpod, "take_fault", take_fault)
     prove(*ONE_STEP)
     assert runpod.endpoints == {}
+
+
+@pytest.mark.parametrize("status", [429, 500, 524])
+def test_a_queue_that_refuses_every_call_is_reported_step_by_step(
+    prove: Prove, runpod: Runpod, output: Path, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """The endpoint answers its first job; then nothing works."""
+    steps = ("chat", "run and stream", "cancel", "cold start", "failed start")
+    original = runpod.take_fault
+
+    def take_fault(verb: str, path: str) -> Fault | None:
+        if runpod.poll_counts and path.startswith("/queue/"):
+            return Fault(verb, status)
+        return original(verb, path)
+
+    monkeypatch.setattr(runpod, "take_fault", take_fault)
+    code, printed = prove("--yes", "--only", *steps)
+    assert (code, runpod.endpoints) == (1, {}), printed
+    rows = json.loads((output / "report.json").read_text())["rows"]
+    problems = [row["problem"] for row in rows]
+    assert problems[0] is None
+    assert [str(status) in str(problem) for problem in problems[1:]] == [True] * 5, problems
