@@ -15,6 +15,9 @@ from proof.platform.steps import STEPS, ProofStep
 from proof.platform.target import EndpointTarget
 from proof.platform.time_limit import OutOfTime, limit_time
 
+# Seconds in which a failed deployment reports the state and the log of a worker.
+_REPORT_S = 10.0
+
 
 @dataclass(frozen=True)
 class StepOutcome:
@@ -74,16 +77,20 @@ class PlatformRun:
             KeyboardInterrupt: The run was interrupted; its endpoints are deleted.
         """
         try:
-            deployment = self._try("deployment", self._deploy, RESPONSE_WAIT_S)
-            if deployment.problem is None:
-                with self._open_target(self._main_id, self._plan.main_request()) as target:
-                    for step in self._steps:
-                        self._perform_step(step, target)
+            limit_s = RESPONSE_WAIT_S + 2 * _REPORT_S
+            if self._try("deployment", self._deploy, limit_s).problem is not None:
+                for step in self._steps:
+                    self._add(StepOutcome(step.name, "not performed: the deployment failed"))
+                return
+            with self._open_target(self._main_id, self._plan.main_request()) as target:
+                for step in self._steps:
+                    self._perform_step(step, target)
         finally:
             self.left = self._endpoints.delete_all()
 
     def _deploy(self) -> StepResult:
-        wait_s = min(RESPONSE_WAIT_S, self._remaining_s())
+        # The deployer's own error contains the states of the workers.
+        wait_s = max(1.0, min(RESPONSE_WAIT_S, self._remaining_s() // 1 - _REPORT_S))
         self._main_id = self._endpoints.deploy(self._plan.main_request(), wait_s)
         return StepResult({"a worker answers": True})
 

@@ -18,7 +18,7 @@ RESPONSE_TIMEOUT_S = 130.0
 POLL_S = 0.5
 # Choices of a long job, and maximum tokens of each: the job runs longer than an observation, also
 # on a fast GPU.
-_LONG_CHOICES, _LONG_TOKENS = 32, 30_000
+_LONG_CHOICES, _LONG_TOKENS = 64, 30_000
 # Context in tokens, if the list of models doesn't contain it.
 _MIN_CONTEXT = 2048
 

@@ -4,7 +4,7 @@
 """
 
 import asyncio
-import os
+import signal
 import sys
 import tempfile
 import time
@@ -13,7 +13,6 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from signal import SIGTERM
 from typing import Any
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -178,7 +177,7 @@ class EmulatedRunpod(Runpod):
 async def _stop_worker(worker: Worker, supervisor: asyncio.Task[None]) -> None:
     """Send SIGTERM to a worker and wait for its exit; don't restart it."""
     if worker.process is not None:
-        worker.process.send_signal(SIGTERM)
+        worker.process.send_signal(signal.SIGTERM)
     while worker.process is not None:
         await asyncio.sleep(0.02)
     supervisor.cancel()
@@ -251,7 +250,9 @@ def print_log(text: str) -> None:
 
 
 def main() -> None:
-    """Serve the platform, and print the command that proves it."""
+    """Serve the platform, and print the command that proves the worker there."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as folder, emulated_runpod(Path(folder)) as running:
         options = f"--api-url {running.url}/v2 --queue-url {running.queue_url} --volume {VOLUME}"
         sys.stdout.write(
@@ -264,5 +265,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    os.environ.pop("RUNPOD_API_KEY", None)
     main()

@@ -70,12 +70,18 @@ def test_an_endpoint_whose_creation_had_no_response_is_deleted(
     assert runpod.endpoints == {}
 
 
-def test_a_run_without_free_gpus_ends_in_time(prove: Prove, runpod: Runpod, output: Path) -> None:
+@pytest.mark.parametrize(
+    ("state", "hint"),
+    [("THROTTLED", "; no GPU is free: name more pools"), ("INITIALIZING", "")],
+)
+def test_a_run_whose_worker_never_starts_ends_in_time(
+    prove: Prove, runpod: Runpod, output: Path, state: str, hint: str
+) -> None:
     runpod.polls_until_done = 10**9
-    runpod.workers.append(worker("w1", "THROTTLED"))
-    status, printed = prove(*ONE_STEP, "--minutes", "0.01")
+    runpod.workers.append(worker("w1", state))
+    status, printed = prove(*ONE_STEP, "--minutes", "0.1")
     assert (status, runpod.endpoints) == (1, {}), printed
-    assert "no " in (read_problem(output) or "")
+    assert read_problem(output) == f"no answer within 1 s (workers: 1 {state.lower()}{hint})"
 
 
 @pytest.mark.parametrize("status", [403, 500, -1])
