@@ -23,8 +23,9 @@ class ProofEndpoints:
         self.api = api
         self._plan = plan
         self._report = report
-        self._ids: dict[str, str] = {}
-        self._may_exist = False
+        # The names of the endpoints by their ids, and the names of those whose ids are not known.
+        self._names: dict[str, str] = {}
+        self._unidentified: set[str] = set()
 
     def deploy(self, request: dict[str, Any], wait_s: float) -> str:
         """Create an endpoint, wait for its first response and return its id.
@@ -36,9 +37,10 @@ class ProofEndpoints:
         check_volumes(self.api, request)
         step = plan_deploy_step(request, None, self.api.endpoints_url())
         deployer = EndpointDeployer(self.api, self._report, self._report, wait_s)
-        self._may_exist = True
+        self._unidentified.add(request["name"])
         endpoint_id = deployer.deploy(step)
-        self._ids[endpoint_id] = request["name"]
+        self._names[endpoint_id] = request["name"]
+        self._unidentified.discard(request["name"])
         return endpoint_id
 
     def delete_all(self) -> dict[str, str]:
@@ -46,12 +48,17 @@ class ProofEndpoints:
 
         An endpoint whose creation had no response, or failed later, is found by its name.
         """
-        if not self._may_exist:
+        if not self._names and not self._unidentified:
             return {}
         self._report("the endpoints are deleted ...")
-        with suppress(*_PROBLEMS), limit_time(DELETION_LIMIT_S / 4):
-            self._ids |= find_endpoints(self.api, self._plan.prefix)
-        return delete_endpoints(self.api, self._ids, self._report)
+        try:
+            with limit_time(DELETION_LIMIT_S / 4):
+                self._names |= find_endpoints(self.api, self._plan.prefix)
+            self._unidentified.clear()
+        except _PROBLEMS as error:
+            self._report(f"the endpoints can't be listed: {str(error) or type(error).__name__}")
+        unidentified = {f"unknown id of {name}": name for name in self._unidentified}
+        return delete_endpoints(self.api, self._names, self._report) | unidentified
 
 
 def find_endpoints(api: Api, prefix: str) -> dict[str, str]:

@@ -142,3 +142,22 @@ def test_a_queue_that_refuses_every_call_is_reported_step_by_step(
     problems = [row["problem"] for row in rows]
     assert problems[0] is None
     assert [str(status) in str(problem) for problem in problems[1:]] == [True] * 5, problems
+
+
+def test_an_endpoint_that_can_be_neither_used_nor_found_is_named(
+    prove: Prove, runpod: Runpod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first job fails, and the endpoints can't be listed afterwards."""
+    runpod.result = {"status": "FAILED", "workerId": "w1", "error": "no"}
+    original = runpod.take_fault
+
+    def take_fault(verb: str, path: str) -> Fault | None:
+        if runpod.poll_counts and path.endswith("/serverless"):
+            return Fault(verb, 500)
+        return original(verb, path)
+
+    monkeypatch.setattr(runpod, "take_fault", take_fault)
+    code, printed = prove(*ONE_STEP)
+    (left,) = runpod.endpoints.values()
+    assert (code, left["workers"]["max"]) == (1, 0)
+    assert f"  {left['name']} (unknown id" in printed.split("may be left")[1]
