@@ -16,7 +16,8 @@ EMULATOR_FACTS: dict[str, dict[str, Any]] = json.loads(
 )
 _DOCUMENTED = {step.name: step.documented for step in STEPS}
 _PLACES = {step.name: step.place for step in STEPS}
-_MAX_CELL_LENGTH = 600
+# Maximum characters of a value on the page; the JSON has all.
+_MAX_VALUE_LENGTH = 600
 _MISSING = "-"
 
 
@@ -101,9 +102,11 @@ def _format_values(values: dict[str, Any], marked: Sequence[str]) -> str:
 
 
 def _format_value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    # The end of a log is the interesting part.
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"… {text[-_MAX_VALUE_LENGTH:]}"
 
 
 def _table_row(*cells: object) -> str:
     texts = (" ".join(str(cell).split()).replace("|", "\\|") for cell in cells)
-    return f"| {' | '.join(text[:_MAX_CELL_LENGTH] for text in texts)} |"
+    return f"| {' | '.join(texts)} |"

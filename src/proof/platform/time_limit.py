@@ -28,4 +28,4 @@ def limit_time(seconds: float) -> Iterator[None]:
 
 
 def _raise_out_of_time(number: int, frame: FrameType | None) -> None:
-    raise OutOfTime
+    raise OutOfTime("the time limit is over")
