@@ -84,6 +84,20 @@ def test_a_run_whose_worker_never_starts_ends_in_time(
     assert read_problem(output) == f"no answer within 1 s (workers: 1 {state.lower()}{hint})"
 
 
+def test_a_step_without_a_response_ends_with_the_runs_time(
+    prove: Prove, runpod: Runpod, output: Path
+) -> None:
+    runpod.faults.append(Fault("GET", 0, path_end="/health"))
+    status, printed = prove("--yes", "--only", "health", "query", "--minutes", "0.03")
+    assert (status, runpod.endpoints) == (1, {}), printed
+    rows = json.loads((output / "report.json").read_text())["rows"]
+    assert [row["problem"] for row in rows] == [
+        None,
+        "no result within 2 s",
+        "not performed: the run's time is over",
+    ]
+
+
 @pytest.mark.parametrize("status", [403, 500, -1])
 def test_an_endpoint_that_cannot_be_deleted_is_stopped_and_named(
     prove: Prove, runpod: Runpod, status: int
