@@ -58,7 +58,8 @@ VOLUME := $(if $(FILES_PATH)$(BASE_PATH),,mkdir -p .endpoint/volume && \
 	BASE_PATH="$(CURDIR)/.endpoint/volume" HF_HOME="$${HF_HOME:-$$HOME/.cache/huggingface}")
 # Options of the emulator, make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md); of the
 # scenarios, make chaos OPTIONS="cancel sigterm --cancels 50 --signals 10", or OPTIONS=--help; or of
-# the hostile requests, make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000".
+# the hostile requests, make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000"; or of the
+# proof.
 OPTIONS ?=
 # The image, and its tag: stable or dev (docs/operate.md), or a version.
 IMAGE ?= llm-worker
@@ -87,7 +88,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image image-check prove prove-docs test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image test-browser fuzz mutants chaos check format listings wheel bench bench-plots pictures site lock audit sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image image-check prove prove-docs prove-platform test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image test-browser fuzz mutants chaos check format listings wheel bench bench-plots pictures site lock audit sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -293,6 +294,9 @@ prove: $(PROVER) ## Measure the worker and vLLM's own server on this machine's G
 		$(if $(SIZE),--size $(SIZE)) $(if $(filter file,$(origin MODEL_NAME)),,--model "$(MODEL_NAME)") $(OPTIONS)
 	@PYTHONPATH=src:benchmarks $(PLOTTER_BIN)/python builder/proof_page.py $(OUTPUT)
 
+prove-platform: .prove/platform/installed ## Prove the worker at RunPod, and compare the platform with the emulator (RUNPOD_API_KEY; OPTIONS="--image me/worker:1"; costs money)
+	@PYTHONPATH=src exec .prove/platform/bin/python -m proof.platform $(OPTIONS)
+
 prove-docs: $(PLOTTER) ## Put a result of make prove into docs/performance.md, with a page of its own (OUTPUT=.prove/...)
 	@PYTHONPATH=src:benchmarks $(PLOTTER_BIN)/python builder/proof_page.py $(OUTPUT) --docs
 
@@ -368,6 +372,14 @@ $(PLOTTER): $(INSTALLED) builder/plots-requirements.txt
 	@$(PYTHON) -m venv --clear .prove/env
 	@.prove/env/bin/python $(PIP) install --quiet "vllm==$(GPU_VLLM)" "$$(grep ^matplotlib== builder/plots-requirements.txt)"
 	@.prove/env/bin/python $(PIP) install --quiet --no-deps -r builder/requirements.lock
+	@touch $@
+
+# Without the engine: the requirements of the client, and OpenAI's client.
+.prove/platform/installed: pyproject.toml builder/requirements-cpu.txt
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or 3.12 with its venv module is needed: make PYTHON=/path/to/it"; exit 1; }
+	@echo "==> Creating .prove/platform"
+	@$(PYTHON) -m venv --clear .prove/platform
+	@.prove/platform/bin/python $(PIP) install --quiet . "$$(grep ^openai== builder/requirements-cpu.txt)"
 	@touch $@
 
 $(RELEASE_TOOLS): $(INSTALLED) builder/release/requirements.txt

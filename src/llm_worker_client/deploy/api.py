@@ -82,13 +82,18 @@ class Api:
 
     # Requests about the account's endpoints.
 
+    def list_endpoints(self) -> list[Json]:
+        """Return the account's endpoints."""
+        endpoints: list[Json] = self._send("GET", self.endpoints_url())["endpoints"]
+        return endpoints
+
     def find_endpoint_by_name(self, name: str) -> Json | None:
         """Return the endpoint with this name; None if no endpoint has it.
 
         Raises:
             DuplicateName: If several endpoints have this name, aside from the FlashBoot suffix.
         """
-        return _find_by_name(name, self._list_endpoints())
+        return _find_by_name(name, self.list_endpoints())
 
     def endpoint_by_name_or_id(self, name: str) -> Json:
         """Return the endpoint with this name or id.
@@ -97,7 +102,7 @@ class Api:
             NoEndpoint: If no endpoint has this name or id.
             DuplicateName: If several endpoints have this name.
         """
-        endpoints = self._list_endpoints()
+        endpoints = self.list_endpoints()
         by_id = next((endpoint for endpoint in endpoints if endpoint["id"] == name), None)
         if (found := by_id or _find_by_name(name, endpoints)) is None:
             names = ", ".join(sorted(endpoint["name"] for endpoint in endpoints)) or "none"
@@ -194,10 +199,6 @@ class Api:
     def endpoints_url(self, *parts: str) -> str:
         """Return the URL of all endpoints, or of the endpoint or resource that the parts name."""
         return _join_url(self._api_url, "serverless", *parts)
-
-    def _list_endpoints(self) -> list[Json]:
-        endpoints: list[Json] = self._send("GET", self.endpoints_url())["endpoints"]
-        return endpoints
 
     def _send(self, method: str, url: str, body: object = None, *, can_retry: bool = False) -> Json:
         """Send a request and return the JSON object of the response; {} if the body is empty.

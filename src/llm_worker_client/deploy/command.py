@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from pathlib import Path
+from types import FrameType
 from typing import Any, get_args
 
 from llm_worker_client import account
@@ -199,12 +200,9 @@ def add_arguments(parser: ArgumentParser) -> None:
 def run_subcommand(options: Namespace, sleep: Callable[[float], None] = time.sleep) -> int:
     """Run the subcommand that the options name, and return its exit status."""
     command = DeployCommand(options, sleep)
-    # These signals are handled like Ctrl-C, so that an interrupted deployment is rolled back.
-    signals = [number for number in _EXIT_SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
-    for number in signals:
-        signal.signal(number, signal.default_int_handler)
     try:
-        COMMANDS[options.deploy][0](command)
+        with exit_signals_interrupt():
+            COMMANDS[options.deploy][0](command)
     except PlanError as error:
         command.report(str(error))
         return USAGE_ERROR
@@ -217,10 +215,27 @@ def run_subcommand(options: Namespace, sleep: Callable[[float], None] = time.sle
         # Python would report the closed pipe again when it flushes the rest of the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    return 0
+
+
+@contextmanager
+def exit_signals_interrupt() -> Iterator[None]:
+    """Handle SIGTERM and SIGHUP like Ctrl-C, so that an interrupted deployment is rolled back."""
+    signals = [number for number in _EXIT_SIGNALS if signal.getsignal(number) == signal.SIG_DFL]
+
+    def interrupt_once(number: int, frame: FrameType | None) -> None:
+        # A closed terminal may send several signals, which must not interrupt the roll-back.
+        for each in signals:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    for number in signals:
+        signal.signal(number, interrupt_once)
+    try:
+        yield
     finally:
         for number in signals:
             signal.signal(number, signal.SIG_DFL)
-    return 0
 
 
 def _add_plan_flags(command: ArgumentParser) -> None:

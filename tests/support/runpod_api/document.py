@@ -61,9 +61,8 @@ def query_errors(operation: dict[str, Any], query: dict[str, str]) -> list[str]:
 
 def response_errors(operation: dict[str, Any], status: int, answer: object) -> list[str]:
     """Return the errors of a response made by the tests' platform."""
-    expected = _resolve(
-        operation["responses"].get(str(status)) or operation["responses"]["default"]
-    )
+    responses = operation["responses"]
+    expected = _resolve(responses.get(str(status), responses["default"]))
     if "content" not in expected:
         return [] if answer is None else ["$: no body is expected"]
     (kind,) = expected["content"].values()

@@ -5,10 +5,10 @@ All requests and responses are validated against the published document.
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http import HTTPStatus
+from http.client import responses
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -155,7 +155,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def _stream(self, lines: list[dict[str, str]]) -> None:
+    def _stream(self, lines: Iterable[dict[str, str]]) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
         self.send_header("Connection", "close")
@@ -176,7 +176,7 @@ class Handler(BaseHTTPRequestHandler):
 
 def problem(status: int, detail: str, errors: list[str] | None = None) -> dict[str, Any]:
     content: dict[str, Any] = {
-        "title": HTTPStatus(status).phrase,
+        "title": responses.get(status, "Unknown"),
         "status": status,
         "detail": detail,
     }
@@ -184,9 +184,9 @@ def problem(status: int, detail: str, errors: list[str] | None = None) -> dict[s
 
 
 @contextmanager
-def runpod_api() -> Iterator[Runpod]:
+def runpod_api(state: Runpod | None = None) -> Iterator[Runpod]:
     """Run a platform on a free port."""
-    state = Runpod()
+    state = state or Runpod()
     handler = type("ApiHandler", (Handler,), {"api": state})
     server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
     state.url = f"http://127.0.0.1:{server.server_port}"

@@ -15,6 +15,8 @@ from support.runpod_api.endpoints import worker
 from support.runpod_api.server import Fault, Runpod
 from unit.client.deploy.conftest import FLAGS, Run, addresses
 
+from llm_worker_client.deploy.command import exit_signals_interrupt
+
 NO_WEIGHTS = {"status": "FAILED", "error": "no weights"}
 ERROR_OUTPUT = {"status": "COMPLETED", "output": [{"error": {"message": "no weights"}}]}
 LINE = {"ts": "1", "source": "container", "line": "out of memory"}
@@ -200,3 +202,15 @@ def test_a_new_endpoint_is_stopped_if_another_one_has_its_name(
     status, _, err = run("apply", *FLAGS, "--no-wait")
     assert (status, runpod.endpoints["ep2"]["workers"]["max"]) == (1, 0)
     assert "2 endpoints are named chat: ep1, ep2" in err
+
+
+@pytest.mark.usefixtures("_deliver_sighup")
+def test_only_the_first_exit_signal_interrupts() -> None:
+    """A closed terminal may send several signals, while the roll-back runs."""
+    signals = (signal.SIGHUP, signal.SIGTERM)
+    with exit_signals_interrupt():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGHUP)
+        for number in signals:
+            signal.raise_signal(number)
+    assert [signal.getsignal(number) for number in signals] == [signal.SIG_DFL] * 2

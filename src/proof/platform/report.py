@@ -1,0 +1,112 @@
+"""The report of a run: JSON, and a page with a table that compares platform and emulator."""
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from llm_worker_client.deploy.settings import SecretMasker
+from proof.platform.run import StepOutcome
+from proof.platform.steps import STEPS
+
+# Facts about the emulator, by the names of steps, which a test records (tests/platform/proof).
+EMULATOR_FACTS: dict[str, dict[str, Any]] = json.loads(
+    resources.files(__package__).joinpath("emulator.json").read_text(encoding="utf-8")
+)
+_DOCUMENTED = {step.name: step.documented for step in STEPS}
+_PLACES = {step.name: step.place for step in STEPS}
+# Maximum characters of a value on the page; the JSON has all.
+_MAX_VALUE_LENGTH = 600
+_MISSING = "-"
+
+
+def find_differences(outcome: StepOutcome) -> list[str]:
+    """Return the descriptions of facts in which the platform differs from the emulator."""
+    emulated = EMULATOR_FACTS.get(outcome.name)
+    if outcome.problem is not None or emulated is None:
+        return []
+    # As JSON, since the emulator's facts were read from JSON.
+    found = json.loads(json.dumps(outcome.facts))
+    names = {**emulated, **found}
+    return [name for name in names if emulated.get(name, _MISSING) != found.get(name, _MISSING)]
+
+
+def make_report(
+    outcomes: Sequence[StepOutcome], versions: dict[str, str], left: dict[str, str]
+) -> dict[str, Any]:
+    """Return the report as JSON.
+
+    Args:
+        outcomes: The outcomes of the steps.
+        versions: Versions of the parts that took part in the run.
+        left: Names of the endpoints that could not be deleted, by their ids.
+    """
+    rows = [
+        {
+            "observation": outcome.name,
+            "documented": _DOCUMENTED.get(outcome.name),
+            "problem": outcome.problem,
+            "platform": outcome.facts,
+            "emulator": EMULATOR_FACTS.get(outcome.name),
+            "differences": find_differences(outcome),
+            "place": _PLACES.get(outcome.name),
+            "figures": outcome.figures,
+            "seconds": outcome.seconds,
+        }
+        for outcome in outcomes
+    ]
+    return {"versions": versions, "rows": rows, "endpoints left": left}
+
+
+def write_report(report: dict[str, Any], folder: Path, secrets: SecretMasker) -> None:
+    """Write ``report.json`` and ``report.md``, without secrets."""
+    folder.mkdir(parents=True, exist_ok=True)
+    content = json.dumps(report, indent=2, ensure_ascii=False)
+    (folder / "report.json").write_text(secrets.mask(content) + "\n", encoding="utf-8")
+    page = "\n".join(_format_page(report))
+    (folder / "report.md").write_text(secrets.mask(page) + "\n", encoding="utf-8")
+
+
+def _format_page(report: dict[str, Any]) -> Iterator[str]:
+    rows = report["rows"]
+    yield "# The worker on RunPod Serverless\n"
+    yield from (f"- {name}: {value}" for name, value in report["versions"].items())
+    problems = [row for row in rows if row["problem"]]
+    differing = [row for row in rows if row["differences"]]
+    yield f"- {len(rows)} observations, {len(differing)} differ, {len(problems)} without a result"
+    yield from (
+        f"- **not deleted**: {name} ({id})" for id, name in report["endpoints left"].items()
+    )
+    yield "\n## The platform and the emulator\n"
+    yield _table_row("observation", "the emulator does", "the platform did", "change")
+    yield _table_row(*["---"] * 4)
+    for row in rows:
+        platform = row["problem"] or _format_values(row["platform"], row["differences"])
+        emulator = _format_values(row["emulator"] or {}, row["differences"])
+        place = f"src/emulator/{row['place']}" if row["differences"] else ""
+        documented = f"**{row['observation']}** {row['documented'] or ''}"
+        yield _table_row(documented, emulator or _MISSING, platform, place)
+    yield "\n## Figures of the platform\n"
+    yield _table_row("observation", "seconds", "figures")
+    yield _table_row(*["---"] * 3)
+    for row in rows:
+        yield _table_row(row["observation"], row["seconds"], _format_values(row["figures"], []))
+
+
+def _format_values(values: dict[str, Any], marked: Sequence[str]) -> str:
+    return "; ".join(
+        f"{f'**{name}**' if name in marked else name}: {_format_value(value)}"
+        for name, value in values.items()
+    )
+
+
+def _format_value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    # The end of a log is the interesting part.
+    return text if len(text) <= _MAX_VALUE_LENGTH else f"… {text[-_MAX_VALUE_LENGTH:]}"
+
+
+def _table_row(*cells: object) -> str:
+    texts = (" ".join(str(cell).split()).replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(texts)} |"
