@@ -78,7 +78,7 @@ class ProofCommand:
         finally:
             report = make_report(run.outcomes, _versions(plan), run.left)
             write_report(report, folder, self.secrets)
-            self.report(f"the report: {folder}/report.md, {folder}/report.json")
+            self.report(f"The page: {folder}/README.md\nThe result to send: {folder}/result.json")
             self._report_left(run.left)
         has_problem = any(
             outcome.problem and not outcome.problem.startswith("skipped")

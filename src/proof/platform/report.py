@@ -16,8 +16,6 @@ EMULATOR_FACTS: dict[str, dict[str, Any]] = json.loads(
 )
 _DOCUMENTED = {step.name: step.documented for step in STEPS}
 _PLACES = {step.name: step.place for step in STEPS}
-# Maximum characters of a value on the page; the JSON has all.
-_MAX_VALUE_LENGTH = 600
 _MISSING = "-"
 
 
@@ -52,6 +50,7 @@ def make_report(
             "differences": find_differences(outcome),
             "place": _PLACES.get(outcome.name),
             "figures": outcome.figures,
+            "log": outcome.log,
             "seconds": outcome.seconds,
         }
         for outcome in outcomes
@@ -60,12 +59,12 @@ def make_report(
 
 
 def write_report(report: dict[str, Any], folder: Path, secrets: SecretMasker) -> None:
-    """Write ``report.json`` and ``report.md``, without secrets."""
+    """Write ``result.json`` and the page ``README.md``, without secrets."""
     folder.mkdir(parents=True, exist_ok=True)
     content = json.dumps(report, indent=2, ensure_ascii=False)
-    (folder / "report.json").write_text(secrets.mask(content) + "\n", encoding="utf-8")
+    (folder / "result.json").write_text(secrets.mask(content) + "\n", encoding="utf-8")
     page = "\n".join(_format_page(report))
-    (folder / "report.md").write_text(secrets.mask(page) + "\n", encoding="utf-8")
+    (folder / "README.md").write_text(secrets.mask(page) + "\n", encoding="utf-8")
 
 
 def _format_page(report: dict[str, Any]) -> Iterator[str]:
@@ -92,6 +91,10 @@ def _format_page(report: dict[str, Any]) -> Iterator[str]:
     yield _table_row(*["---"] * 3)
     for row in rows:
         yield _table_row(row["observation"], row["seconds"], _format_values(row["figures"], []))
+    for row in rows:
+        if row["log"]:
+            yield f"\n## The end of a worker's log: {row['observation']}\n"
+            yield from ("```text", *row["log"], "```")
 
 
 def _format_values(values: dict[str, Any], marked: Sequence[str]) -> str:
@@ -102,9 +105,7 @@ def _format_values(values: dict[str, Any], marked: Sequence[str]) -> str:
 
 
 def _format_value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    # The end of a log is the interesting part.
-    return text if len(text) <= _MAX_VALUE_LENGTH else f"… {text[-_MAX_VALUE_LENGTH:]}"
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def _table_row(*cells: object) -> str:

@@ -28,6 +28,7 @@ class StepOutcome:
         problem: Reason why there is no result; None if there is one.
         facts: The observed behaviour.
         figures: Times and other values that are not compared.
+        log: The last lines of a worker's log.
         seconds: Duration of the step.
     """
 
@@ -35,6 +36,7 @@ class StepOutcome:
     problem: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
 
@@ -135,7 +137,8 @@ class PlatformRun:
         except Exception as error:  # noqa: BLE001 - any unexpected response is a row, not the end
             problem = f"{type(error).__name__}: {error}"
         seconds = round(time.monotonic() - start, 1)
-        return self._add(StepOutcome(name, problem, result.facts, result.figures, seconds))
+        outcome = StepOutcome(name, problem, result.facts, result.figures, result.log, seconds)
+        return self._add(outcome)
 
     def _add(self, outcome: StepOutcome) -> StepOutcome:
         self.outcomes.append(outcome)

@@ -11,7 +11,9 @@ class StepResult:
     Attributes:
         facts: Behaviour that is compared with the emulator's, by a description of each fact.
         figures: Times and other values that differ between runs, so that they are not compared.
+        log: The last lines of a worker's log.
     """
 
     facts: dict[str, Any]
     figures: dict[str, Any] = field(default_factory=dict)
+    log: list[str] = field(default_factory=list)

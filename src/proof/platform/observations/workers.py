@@ -64,7 +64,8 @@ def remove_busy_worker(target: EndpointTarget) -> StepResult:
             "error": describe_error(report.get("error")),
             "the worker logs SIGTERM": any(_SIGTERM_LINE in line for line in log),
         },
-        {"seconds until all workers are gone": seconds, "last lines of the log": list(log)},
+        {"seconds until all workers are gone": seconds},
+        list(log),
     )
 
 
@@ -97,8 +98,8 @@ def leave_idle(target: EndpointTarget) -> StepResult:
         {
             "polls with each state": dict(states),
             **{f"{name} of the later job": report.get(name) for name in _TIMES},
-            "last lines of the log": list(log),
         },
+        list(log),
     )
 
 
@@ -106,18 +107,8 @@ def start_cold(target: EndpointTarget) -> StepResult:
     """Submit a job while no worker runs, and record the states of workers until it has ended."""
     target.remove_workers()
     job_id = target.submit(target.short_input())
-    start = time.monotonic()
     target.restore_workers()
-    states: dict[str, float] = {}
-    report: Json = {}
-
-    def has_ended() -> bool:
-        for worker in target.list_workers():
-            states.setdefault(worker["status"], round(time.monotonic() - start, 1))
-        report.update(target.api.get_job(target.id, job_id))
-        return report["status"] in ENDED_STATUSES
-
-    wait_until(has_ended, START_LIMIT_S)
+    report, states = _follow_start(target, job_id)
     return StepResult(
         {"status": report["status"]},
         {name: report.get(name) for name in _TIMES} | {"seconds until each state": states},
@@ -187,18 +178,8 @@ def _call_route(target: EndpointTarget, route: str, body: Json) -> str:
 
 def fail_start(target: EndpointTarget) -> StepResult:
     """Call an endpoint whose workers fail to start because of a setting."""
-    states: dict[str, float] = {}
     start = time.monotonic()
-    job_id = target.submit(target.short_input())
-    report: Json = {}
-
-    def has_ended() -> bool:
-        for worker in target.list_workers():
-            states.setdefault(worker["status"], round(time.monotonic() - start, 1))
-        report.update(target.api.get_job(target.id, job_id))
-        return report["status"] in ENDED_STATUSES
-
-    wait_until(has_ended, START_LIMIT_S)
+    report, states = _follow_start(target, target.submit(target.short_input()))
     seconds = round(time.monotonic() - start, 1)
     gateway = target.http.post("/openai/v1/chat/completions", json=target.chat_body())
     return StepResult(
@@ -210,3 +191,19 @@ def fail_start(target: EndpointTarget) -> StepResult:
         },
         {"seconds": seconds, "seconds until each state": states},
     )
+
+
+def _follow_start(target: EndpointTarget, job_id: str) -> tuple[Json, dict[str, float]]:
+    """Wait until a job has ended; return its report, and the seconds until workers had a state."""
+    start = time.monotonic()
+    states: dict[str, float] = {}
+    report: Json = {}
+
+    def has_ended() -> bool:
+        for worker in target.list_workers():
+            states.setdefault(worker["status"], round(time.monotonic() - start, 1))
+        report.update(target.api.get_job(target.id, job_id))
+        return report["status"] in ENDED_STATUSES
+
+    wait_until(has_ended, START_LIMIT_S)
+    return report, states

@@ -16,7 +16,7 @@ LEFTOVER = "llm-worker-proof-0123abcd-main"
 
 def read_problem(output: Path) -> str | None:
     """Return the problem of the deployment in the report."""
-    rows = json.loads((output / "report.json").read_text())["rows"]
+    rows = json.loads((output / "result.json").read_text())["rows"]
     problem: str | None = rows[0]["problem"]
     return problem
 
@@ -27,7 +27,7 @@ def test_the_endpoint_is_created_observed_and_deleted(
     status, printed = prove(*ONE_STEP)
     assert (status, runpod.endpoints) == (0, {}), printed
     assert [call.verb for call in runpod.changes] == ["POST", "DELETE"]
-    rows = json.loads((output / "report.json").read_text())["rows"]
+    rows = json.loads((output / "result.json").read_text())["rows"]
     assert [row["observation"] for row in rows] == ["deployment", "health"]
 
 
@@ -37,7 +37,7 @@ def test_a_failed_step_is_a_row_and_the_run_continues(
     runpod.faults.append(Fault("GET", 404, path_end="/health"))
     status, printed = prove("--yes", "--only", "health", "query")
     assert (status, runpod.endpoints) == (1, {}), printed
-    rows = json.loads((output / "report.json").read_text())["rows"]
+    rows = json.loads((output / "result.json").read_text())["rows"]
     assert [row["problem"] is None for row in rows] == [True, False, True]
 
 
@@ -90,7 +90,7 @@ def test_a_step_without_a_response_ends_with_the_runs_time(
     runpod.faults.append(Fault("GET", 0, path_end="/health"))
     status, printed = prove("--yes", "--only", "health", "query", "--minutes", "0.03")
     assert (status, runpod.endpoints) == (1, {}), printed
-    rows = json.loads((output / "report.json").read_text())["rows"]
+    rows = json.loads((output / "result.json").read_text())["rows"]
     assert [row["problem"] for row in rows] == [
         None,
         "no result within 2 s",
@@ -152,7 +152,7 @@ def test_a_queue_that_refuses_every_call_is_reported_step_by_step(
     monkeypatch.setattr(runpod, "take_fault", take_fault)
     code, printed = prove("--yes", "--only", *steps)
     assert (code, runpod.endpoints) == (1, {}), printed
-    rows = json.loads((output / "report.json").read_text())["rows"]
+    rows = json.loads((output / "result.json").read_text())["rows"]
     problems = [row["problem"] for row in rows]
     assert problems[0] is None
     assert [str(status) in str(problem) for problem in problems[1:]] == [True] * 5, problems

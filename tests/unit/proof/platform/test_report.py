@@ -45,15 +45,16 @@ def test_differences_are_found(
 def test_a_difference_names_the_place_in_the_emulator(tmp_path: Path) -> None:
     facts = {**EMULATOR_FACTS["failed job"], "gateway": f"500 text/html | {SECRET}"}
     outcomes = [
-        StepOutcome("failed job", facts=facts, figures={"log": [SECRET]}),
+        StepOutcome("failed job", facts=facts, figures={"key": SECRET}, log=[f"line {SECRET}"]),
         StepOutcome("health", "no result within 5 s"),
     ]
     masker = SecretMasker()
     masker.add([SECRET])
     made = make_report(outcomes, {"client": "1"}, {"ep1": "left-main"})
     write_report(made, tmp_path, masker)
-    page, content = ((tmp_path / f"report.{kind}").read_text() for kind in ("md", "json"))
+    page, content = ((tmp_path / name).read_text() for name in ("README.md", "result.json"))
     assert SECRET not in page + content
+    assert "\n## The end of a worker's log: failed job\n\n```text\nline ***\n```\n" in page
     assert "| src/emulator/options.py: FailedJobHandling |" in page
     assert "**gateway**: 500 text/html \\| ***" in page
     assert "| no result within 5 s |  |" in page
