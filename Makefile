@@ -290,8 +290,7 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 
 # On a machine with a GPU, vLLM's build for GPUs is installed instead of .venv.
 prove: $(PROVER) ## Measure the worker and vLLM's own server on this machine's GPU (SIZE=0.5B or 8B, MODEL_NAME=..., OPTIONS="--only starts"; a quarter of an hour)
-	@PYTHONPATH=src $(PROVER_BIN)/python -m proof.machine --output $(OUTPUT) \
-		$(if $(SIZE),--size $(SIZE)) $(if $(filter file,$(origin MODEL_NAME)),,--model "$(MODEL_NAME)") $(OPTIONS)
+	@PYTHONPATH=src $(PROVER_BIN)/python -m proof.machine --output $(OUTPUT) $(if $(SIZE),--size $(SIZE)) $(OPTIONS)
 	@PYTHONPATH=src:benchmarks $(PLOTTER_BIN)/python builder/proof_page.py $(OUTPUT)
 
 prove-platform: .prove/platform/installed ## Prove the worker at RunPod, and compare the platform with the emulator (RUNPOD_API_KEY; OPTIONS="--image me/worker:1"; costs money)

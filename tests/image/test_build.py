@@ -73,6 +73,14 @@ def test_the_general_image_starts_the_worker_and_contains_no_model(
     assert not any(MANIFEST in names(layer) for layer in general_image.layers)
 
 
+def test_the_image_contains_the_measurement_of_a_gpu(
+    buildah: Buildah, general_image: Image
+) -> None:
+    code = "import emulator, proof.machine.plan"
+    ran = buildah.run("general", "sh", "-c", f"cd /src && python -c '{code}'")
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_an_image_has_descriptive_labels_and_one_variable_more_than_its_base(
     general_image: Image, buildah: Buildah
 ) -> None:
@@ -163,3 +171,8 @@ def test_make_image_passes_its_variables_and_labels_the_version(
     assert image.config["config"]["Labels"]["org.opencontainers.image.version"] == "1.2.3"
     assert any(f"{CACHE}/refs/main" in names(layer) for layer in image.layers)
     assert not image.holds(MEMBER)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, check=True)
+    code = "print(open('/src/commit').read())"
+    commit = buildah.run("localhost/made:1.2.3", "python", "-c", code).stdout.strip()
+    assert len(commit) >= 12
+    assert head.stdout.decode().startswith(commit.removesuffix("-dirty"))

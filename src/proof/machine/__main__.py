@@ -7,6 +7,8 @@ Markdown. Everything else is written to a temporary folder, which is removed at 
 import argparse
 import asyncio
 import datetime
+import json
+import os
 import shutil
 import signal
 import sys
@@ -19,8 +21,11 @@ from proof.machine.page import page
 from proof.machine.plan import PARTS, Plan
 from proof.machine.result import FILE_FORMAT, Proof
 from proof.machine.run import Run
-from proof.measure.processes import Lost, run_process
+from proof.measure.processes import ROOT, Lost, run_process
 from proof.measure.sides import PYTHONPATH
+
+# The names of all settings.
+SETTINGS = ROOT / "src" / "llm_worker_client" / "deploy" / "settings.json"
 
 INTERRUPTED = 130
 # GB of the disk for each size: the weights, checkpoints, compiled code.
@@ -31,11 +36,30 @@ SIZES = tuple(DISK_GB)
 def read_command_line() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="proof.machine", description=__doc__)
     parser.add_argument("--size", choices=SIZES, help="of the model with random weights")
-    parser.add_argument("--model", help="a directory, or a repository of the Hugging Face hub")
+    parser.add_argument(
+        "--model",
+        default=os.environ.get("MODEL_NAME"),
+        help="a directory, or a repository of the Hugging Face hub (MODEL_NAME)",
+    )
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     parser.add_argument("--output", type=Path, help="folder of the results")
     parser.add_argument("--folder", type=Path, help="where the temporary folder is created")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.size:
+        arguments.model = None
+    return arguments
+
+
+def forget_settings() -> None:
+    """Remove settings of the worker from the environment, which its processes would inherit.
+
+    A pod has those of its endpoint, and vLLM's server would not use them.
+    """
+    names = json.loads(SETTINGS.read_text())
+    settings = {*names["own"], *names["engines"]}
+    for name in list(os.environ):
+        if name in settings or name.startswith(("RUNPOD_", names["embedder"])):
+            del os.environ[name]
 
 
 async def make_model(arguments: argparse.Namespace, folder: Path) -> Path:
@@ -94,7 +118,8 @@ def announce(arguments: argparse.Namespace, proof: Proof, place: Path) -> None:
 
 async def measure(arguments: argparse.Namespace) -> Proof:
     is_gpu = system.has_gpu()
-    arguments.size = arguments.size or (None if arguments.model else SIZES[is_gpu])
+    if not (arguments.size or arguments.model):
+        arguments.size = "0.5B" if is_gpu else "tiny"
     title = arguments.model or f"{arguments.size} with random weights"
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     with tempfile.TemporaryDirectory(prefix="proof-", dir=arguments.folder) as temporary:
@@ -125,6 +150,7 @@ def _stop(measuring: asyncio.Task[Proof]) -> None:
 
 async def main() -> int:
     arguments = read_command_line()
+    forget_settings()
     measuring = asyncio.create_task(measure(arguments))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, _stop, measuring)

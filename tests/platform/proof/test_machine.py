@@ -33,6 +33,9 @@ def environ(folder: Path) -> dict[str, str]:
         "TMPDIR": str(folder / "tmp"),
         "PYTHONPATH": str(ROOT / "src"),
         VARIABLE: str(folder),
+        # The settings of a pod, which are not those of the measurement.
+        "MAX_MODEL_LEN": "5",
+        "RUNPOD_ENDPOINT_ID": "pod",
     }
 
 
