@@ -192,7 +192,7 @@ GENERAL = set(
     "api axis backend child children client completion conflict connection deploy"
     " download event file files forbidden form gpu gpus http hyperparameters"
     " integration item listable llm logprob logs lora machine message model"
-    " models page parser pause ports process progress proxy quantization"
+    " models output page parser pause ports process progress proxy quantization"
     " queue renderer request requests response run serve state"
     " status stream tokenizer unauthorized upload usage"
     " webhooks".split()

@@ -28,9 +28,16 @@ from proof.measure.sides import PYTHONPATH
 SETTINGS = ROOT / "src" / "llm_worker_client" / "deploy" / "settings.json"
 
 INTERRUPTED = 130
+# A path of a socket has at most 107 characters; vLLM adds a folder's name and a UUID.
+MAX_PATH_LENGTH = 65
 # GB of the disk for each size: the weights, checkpoints, compiled code.
 DISK_GB = {"tiny": 2, "0.5B": 8, "8B": 40}
 SIZES = tuple(DISK_GB)
+
+
+def _path(text: str) -> Path:
+    # Processes run in another directory.
+    return Path(text).absolute()
 
 
 def read_command_line() -> argparse.Namespace:
@@ -43,7 +50,7 @@ def read_command_line() -> argparse.Namespace:
     )
     parser.add_argument("--only", nargs="+", choices=tuple(PARTS), default=list(PARTS))
     parser.add_argument("--output", type=Path, help="folder of the results")
-    parser.add_argument("--folder", type=Path, help="where the temporary folder is created")
+    parser.add_argument("--folder", type=_path, help="where the temporary folder is created")
     arguments = parser.parse_args()
     if arguments.size:
         arguments.model = None
@@ -124,6 +131,8 @@ async def measure(arguments: argparse.Namespace) -> Proof:
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
     with tempfile.TemporaryDirectory(prefix="proof-", dir=arguments.folder) as temporary:
         folder = Path(temporary)
+        if len(str(folder)) > MAX_PATH_LENGTH:
+            raise Lost(f"{folder} is too long a path for sockets: choose another --folder")
         plan = Plan(folder, is_gpu)
         proof = Proof(today, system.name(), title, system.describe(), plan.engine)
         announce(arguments, proof, folder)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from proof.machine.result import Proof
+from proof.machine.result import Failure, Proof
 from proof.machine.rows import ROWS
 from proof.measure.table import table
 
@@ -46,7 +46,7 @@ def page(proof: Proof, plots: Sequence[str] = ()) -> str:
         _phases(proof),
         *(f"![{plot.partition('.')[0]}]({plot})" for plot in plots),
         "## Steps that failed" if proof.failures else "All steps succeeded.",
-        "\n".join(f"- {each.side}, {each.step}: {each.reason}" for each in proof.failures),
+        *(_failure(each) for each in proof.failures),
         "## How it was measured",
         HOW,
     ]
@@ -83,6 +83,12 @@ def _summary_row(proof: Proof, link: str) -> str:
         cell("256 streams", "tokens_per_s"),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _failure(failure: Failure) -> str:
+    text = f"**{failure.side}, {failure.step}**: {failure.reason}"
+    log = "\n".join(["```text", *failure.output, "```"])
+    return f"{text}\n\n{log}" if failure.output else text
 
 
 def _pairs(head: str, values: dict[str, str]) -> str:

@@ -9,11 +9,12 @@ from proof.measure.comparison import Groups, Round, medians
 
 @dataclass(frozen=True)
 class Failure:
-    """A step that failed, and the reason."""
+    """A step that failed, the reason, and the last lines of the side's output."""
 
     side: str
     step: str
     reason: str
+    output: list[str] = field(default_factory=list)
 
 
 @dataclass

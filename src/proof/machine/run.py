@@ -11,6 +11,7 @@ from proof.machine.plan import Session
 from proof.machine.result import Failure, Proof
 from proof.machine.rows import headline
 from proof.measure.comparison import Round
+from proof.measure.output import Output
 from proof.measure.processes import Lost
 from proof.measure.sides import HttpSide, WorkerSide
 
@@ -32,13 +33,13 @@ class Run:
         for session in sessions:
             async with AsyncExitStack() as stack:
                 side: HttpSide | None = None
-                async with self._step(session.side, session.name):
+                async with self._step(session.side, session.name, Output()):
                     starting = session.start(self.model, session.conditions)
                     side = started = await stack.enter_async_context(starting)
                     if session.is_reported:
                         self._record(session.side, _start_round(session.name, started))
                 for name, step in session.steps.items():
-                    async with self._step(session.side, name):
+                    async with self._step(session.side, name, side.output if side else Output()):
                         if side is None or side.process.returncode is not None:
                             raise Lost("the side is not running")
                         self._record(session.side, await step(side))
@@ -50,7 +51,7 @@ class Run:
             print(headline(measured.figures), end="", flush=True)
 
     @asynccontextmanager
-    async def _step(self, side: str, name: str) -> AsyncIterator[None]:
+    async def _step(self, side: str, name: str, output: Output) -> AsyncIterator[None]:
         """Print a step's number, and its duration; record its failure instead of raising it."""
         self.number += 1
         began = time.monotonic()
@@ -60,7 +61,9 @@ class Run:
                 yield
         except Exception as error:  # noqa: BLE001 - a failed step is a row of the page, whatever failed
             reason = _reason(error)
-            self.proof.failures.append(Failure(side, name, reason))
+            lines = error.output if isinstance(error, Lost) else []
+            lines = lines or list(output.last_lines)
+            self.proof.failures.append(Failure(side, name, reason, lines))
             print(f"failed: {reason}", end="")
         print(f" ({time.monotonic() - began:.0f} s)", flush=True)
 

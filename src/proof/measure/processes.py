@@ -4,7 +4,7 @@ import asyncio
 import os
 import time
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -19,7 +19,15 @@ TRACKERS_S = 5.0
 
 
 class Lost(Exception):
-    """A job or a chunk was lost, or a process exited too early."""
+    """A job or a chunk was lost, or a process exited too early.
+
+    Attributes:
+        output: The last lines of the process's output, if they are known.
+    """
+
+    def __init__(self, message: str, output: Iterable[str] = ()) -> None:
+        super().__init__(message)
+        self.output = list(output)
 
 
 @asynccontextmanager

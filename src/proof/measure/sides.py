@@ -6,10 +6,10 @@ import shlex
 import socket
 import sys
 import time
-from asyncio.subprocess import DEVNULL, Process
+from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -18,7 +18,7 @@ import psutil
 
 from proof.measure import http_load, usage
 from proof.measure.figures import Load, Measurement, figures
-from proof.measure.phases import Phase, record_phases
+from proof.measure.output import Output, Phase, read_output
 from proof.measure.processes import ROOT, Lost, next_line, run_process
 
 START_S = 180.0
@@ -69,6 +69,7 @@ class HttpSide:
     base: str
     process: Process
     first_s: float
+    output: Output = field(default_factory=Output, kw_only=True)
 
     async def run(self, load: Load, models: Sequence[str] = (NAME,)) -> Measurement:
         """Run a load whose requests name one of the models in turn."""
@@ -99,13 +100,16 @@ class WorkerSide(HttpSide):
         platform: The process of the platform.
         control: URL of the platform's control routes.
         endpoint: URL of the endpoint, for jobs.
-        phases: The phases of the worker's startup.
     """
 
     platform: Process
     control: str
     endpoint: str
-    phases: dict[str, Phase]
+
+    @property
+    def phases(self) -> dict[str, Phase]:
+        """The phases of the worker's startup."""
+        return self.output.phases
 
     async def run(self, load: Load, models: Sequence[str] = (NAME,)) -> Measurement:
         before = await self._posts()
@@ -177,10 +181,23 @@ async def first_token(base: str, process: Process, limit_s: float = START_S) -> 
         Lost: If the process exits, or a response is an error.
         TimeoutError: If it takes too long.
     """
+    async with asyncio.timeout(limit_s):
+        tasks = [asyncio.create_task(each) for each in (_first_token(base), process.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in tasks:
+                task.cancel()
+        if tasks[0].done():
+            return tasks[0].result()
+    raise Lost(f"the side exited with status {process.returncode} before its first token")
+
+
+async def _first_token(base: str) -> float:
     body = http_load.body(NAME, "Hi", Load(1, 1, 2))
-    timeout = aiohttp.ClientTimeout(total=limit_s)
-    async with aiohttp.ClientSession(timeout=timeout) as client, asyncio.timeout(limit_s):
-        while process.returncode is None:
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(timeout=timeout) as client:
+        while True:
             try:
                 async with client.post(f"{base}/chat/completions", json=body) as response:
                     if response.status != 200:
@@ -188,9 +205,20 @@ async def first_token(base: str, process: Process, limit_s: float = START_S) -> 
                     await response.content.readany()
                     return time.monotonic()
             except aiohttp.ClientConnectionError:
-                pass
-            await asyncio.sleep(0.02)
-    raise Lost("a side did not start")
+                await asyncio.sleep(0.02)
+
+
+async def _time_start(
+    base: str, process: Process, limit_s: float, began: float, output: Output
+) -> float:
+    """Return the seconds from ``began`` to the first token; add the output to an error."""
+    try:
+        return await first_token(base, process, limit_s) - began
+    except Lost as lost:
+        # A child that is still running may prevent the end.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(output.ended.wait(), 1)
+        raise Lost(str(lost), output.last_lines) from None
 
 
 @asynccontextmanager
@@ -208,13 +236,13 @@ async def worker(
         began = time.monotonic()
         environ = {**PYTHONPATH, **conditions.environ, **settings}
         running = run_process(command, environ, merged=True)
-        async with running as process, record_phases(process, began) as phases:
+        async with running as process, read_output(process, began) as output:
             address = f"http://127.0.0.1:{port}"
             endpoint = f"{address}/v2/local"
             base = f"{endpoint}/openai/v1"
-            first_s = await first_token(base, process, conditions.start_s) - began
+            first_s = await _time_start(base, process, conditions.start_s, began, output)
             control = f"{address}/control"
-            yield WorkerSide(base, process, first_s, platform, control, endpoint, phases)
+            yield WorkerSide(base, process, first_s, platform, control, endpoint, output=output)
 
 
 @asynccontextmanager
@@ -223,7 +251,8 @@ async def server(model: Path, conditions: Conditions, module: str = SERVER) -> A
     port = free_port()
     command = server_command(model, port, conditions, module)
     began = time.monotonic()
-    async with run_process(command, conditions.environ, quiet=True, stdout=DEVNULL) as process:
+    running = run_process(command, conditions.environ, merged=True)
+    async with running as process, read_output(process, began) as output:
         base = f"http://127.0.0.1:{port}/v1"
-        first_s = await first_token(base, process, conditions.start_s) - began
-        yield HttpSide(base, process, first_s)
+        first_s = await _time_start(base, process, conditions.start_s, began, output)
+        yield HttpSide(base, process, first_s, output=output)

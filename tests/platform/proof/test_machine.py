@@ -3,7 +3,9 @@
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,13 @@ COMMAND = (sys.executable, "-m", "proof.machine", "--size", "tiny", "--output")
 VARIABLE = "STARTED_BY_TEST_PROOF"
 # Figures that vLLM's server does not have, or not on its way.
 WORKER_ONLY = ("posts", "retryable", "recovered_s", "embedder", "batch", "fine-tune")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return an empty folder, whose path is short enough for sockets of vLLM."""
+    with tempfile.TemporaryDirectory(prefix="p-") as path:
+        yield Path(path)
 
 
 def environ(folder: Path) -> dict[str, str]:
@@ -46,16 +55,16 @@ def assert_nothing_is_left(folder: Path) -> None:
 
 
 @pytest.mark.timeout(3600)
-def test_every_step_succeeds_and_every_row_of_the_page_has_figures(tmp_path: Path) -> None:
+def test_every_step_succeeds_and_every_row_of_the_page_has_figures(folder: Path) -> None:
     result = subprocess.run(
-        [*COMMAND, tmp_path / "output"],
-        env=environ(tmp_path),
+        [*COMMAND, folder / "output"],
+        env=environ(folder),
         capture_output=True,
         text=True,
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    proof = FILE_FORMAT.validate_json((tmp_path / "output" / "result.json").read_bytes())
+    proof = FILE_FORMAT.validate_json((folder / "output" / "result.json").read_bytes())
     assert proof.failures == [], result.stdout
     sides = proof.sides()
     for row in ROWS:
@@ -64,27 +73,27 @@ def test_every_step_succeeds_and_every_row_of_the_page_has_figures(tmp_path: Pat
             assert sides["server"][row.load][row.figure] > 0, row
     # All callers could try again.
     assert sides["worker"]["core killed"]["retryable"] == 16
-    text = (tmp_path / "output" / "README.md").read_text()
+    text = (folder / "output" / "README.md").read_text()
     assert "All steps succeeded." in text
     assert [row.title for row in ROWS if row.title not in text] == []
-    assert_nothing_is_left(tmp_path)
+    assert_nothing_is_left(folder)
 
 
-def test_the_announcement_has_all_parts(tmp_path: Path) -> None:
-    with start_command((*COMMAND, "output"), environ(tmp_path), tmp_path / "log") as proof:
+def test_the_announcement_has_all_parts(folder: Path) -> None:
+    with start_command((*COMMAND, "output"), environ(folder), folder / "log") as proof:
         proof.wait_for_output("[ 1/")
         proof.process.terminate()
         assert proof.wait_for_exit() == 130
-    printed = (tmp_path / "log").read_text()
+    printed = (folder / "log").read_text()
     assert all(f"- {name}: {part.text}" in printed for name, part in PARTS.items())
-    steps = [each for part in PARTS.values() for each in part.sessions(Plan(tmp_path, False))]
+    steps = [each for part in PARTS.values() for each in part.sessions(Plan(folder, False))]
     assert f"[ 1/{sum(1 + len(session.steps) for session in steps)}]" in printed
 
 
 @pytest.mark.parametrize("step", [1, 2, 6, 12])
-def test_ctrl_c_leaves_nothing(tmp_path: Path, step: int) -> None:
-    command = (*COMMAND, tmp_path / "output", "--only", "starts")
-    with start_command(command, environ(tmp_path), tmp_path / "log") as proof:
+def test_ctrl_c_leaves_nothing(folder: Path, step: int) -> None:
+    command = (*COMMAND, folder / "output", "--only", "starts")
+    with start_command(command, environ(folder), folder / "log") as proof:
         proof.wait_for_output(f"[{step:2}/")
         # In the middle of a step, which starts processes and writes files.
         time.sleep(1)
@@ -92,7 +101,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, step: int) -> None:
         # A second one must not interrupt the cleanup.
         proof.process.send_signal(signal.SIGINT)
         assert proof.wait_for_exit() == 130
-    wait_until(lambda: not pids_with_variable(VARIABLE, str(tmp_path)))
-    assert_nothing_is_left(tmp_path)
-    assert not (tmp_path / "output").exists()
-    assert "Traceback" not in (tmp_path / "log").read_text()
+    wait_until(lambda: not pids_with_variable(VARIABLE, str(folder)))
+    assert_nothing_is_left(folder)
+    assert not (folder / "output").exists()
+    assert "Traceback" not in (folder / "log").read_text()

@@ -34,7 +34,7 @@ PROOF = Proof(
         ],
         "server": [start("first start", 124.0), load("64 streams", 12_500)],
     },
-    failures=[Failure("server", "second start", "no | memory")],
+    failures=[Failure("server", "second start", "no memory", ["line 1", "line 2"])],
 )
 
 
@@ -45,7 +45,8 @@ def test_a_page_has_figures_phases_plots_and_failures() -> None:
     assert "| 64 streams: tokens/s | 10,000 | 12,500 | 0.80x |" in lines
     assert "| engine | 51.0 | |" in lines
     assert "![start](start.png)" in lines
-    assert "- server, second start: no | memory" in lines
+    assert "**server, second start**: no memory" in lines
+    assert "\n```text\nline 1\nline 2\n```\n" in text
 
 
 def test_a_result_survives_its_file() -> None:
