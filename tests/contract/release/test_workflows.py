@@ -93,6 +93,9 @@ def test_a_release_image_has_an_sbom_provenance_and_a_base_pinned_by_digest() ->
     (build,) = [step for _, step in STEPS if step.get("with", {}).get("push")]
     assert build["with"]["sbom"] is True
     assert build["with"]["provenance"] == "mode=max"
-    assert build["with"]["build-args"] == "BASE_IMAGE=${{ steps.release.outputs.base-image }}"
+    assert build["with"]["build-args"].splitlines() == [
+        "BASE_IMAGE=${{ steps.release.outputs.base-image }}",
+        "WORKER_COMMIT=${{ github.sha }}",
+    ]
     jobs = WORKFLOWS["release"]["jobs"]
     assert (jobs["image"]["needs"], jobs["publish"]["needs"]) == ("check", "image")
