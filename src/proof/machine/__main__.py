@@ -19,7 +19,7 @@ from proof.machine import system
 from proof.machine.features import ADAPTERS, EMBEDDER
 from proof.machine.page import page
 from proof.machine.plan import PARTS, Plan
-from proof.machine.result import FILE_FORMAT, Proof
+from proof.machine.result import FILE_FORMAT, Failure, Proof
 from proof.machine.run import Run
 from proof.measure.processes import ROOT, Lost, run_process
 from proof.measure.sides import PYTHONPATH
@@ -27,6 +27,9 @@ from proof.measure.sides import PYTHONPATH
 # The names of all settings.
 SETTINGS = ROOT / "src" / "llm_worker_client" / "deploy" / "settings.json"
 
+MAKER = ("-m", "proof.machine.random_model")
+# In a process of its own, which Ctrl-C ends.
+DOWNLOAD = "import sys, huggingface_hub as hub; print(hub.snapshot_download(sys.argv[1]))"
 INTERRUPTED = 130
 # A path of a socket has at most 107 characters; vLLM adds a folder's name and a UUID.
 MAX_PATH_LENGTH = 65
@@ -70,41 +73,43 @@ def forget_settings() -> None:
 
 
 async def make_model(arguments: argparse.Namespace, folder: Path) -> Path:
-    """Make or find the model, and make its adapters and an embedder.
+    """Make the model, or find it.
 
     Raises:
         Lost: If the model can't be made, or downloaded.
     """
-    if arguments.model:
-        model = await asyncio.to_thread(_find_or_download, arguments.model)
-    else:
-        model = folder / "model"
-        await _run_maker(str(model), "--size", arguments.size)
-    await _run_maker(str(folder), "--adapters", str(len(ADAPTERS)), "--model", str(model))
-    await _run_maker(str(folder / EMBEDDER))
-    return model
-
-
-async def _run_maker(*options: str) -> None:
-    command = (sys.executable, "-m", "proof.machine.random_model", *options)
-    async with run_process(command, PYTHONPATH, merged=True) as process:
-        output, _ = await process.communicate()
-        if process.returncode:
-            raise Lost(f"no model could be made: {output.decode().strip().splitlines()[-1]}")
-
-
-def _find_or_download(name: str) -> Path:
-    if Path(name).is_dir():
-        return Path(name).absolute()
-    # Imported here because it takes a second, and most runs need no download.
-    from huggingface_hub import snapshot_download  # noqa: PLC0415 - see above
-
+    if arguments.model is None:
+        await _run_child(*MAKER, str(folder / "model"), "--size", arguments.size)
+        return folder / "model"
+    if Path(arguments.model).is_dir():  # noqa: ASYNC240 - nothing else runs yet
+        return Path(arguments.model).absolute()  # noqa: ASYNC240 - the same
     try:
-        return Path(snapshot_download(name))
-    except (OSError, ValueError) as error:
+        return Path(await _run_child("-c", DOWNLOAD, arguments.model))
+    except Lost as lost:
         raise Lost(
-            f"{name} can't be downloaded; without --model, the weights are random: {error}"
-        ) from error
+            f"{arguments.model} can't be downloaded: {lost}\n"
+            "Without --model and MODEL_NAME, the weights are random"
+        ) from None
+
+
+async def make_companions(model: Path, folder: Path) -> None:
+    """Make adapters of the model, and an embedder.
+
+    Raises:
+        Lost: If the model has no layers for such adapters.
+    """
+    await _run_child(*MAKER, str(folder / EMBEDDER))
+    await _run_child(*MAKER, str(folder), "--adapters", str(len(ADAPTERS)), "--model", str(model))
+
+
+async def _run_child(*options: str) -> str:
+    """Run Python with these options, and return its last line."""
+    async with run_process((sys.executable, *options), PYTHONPATH, merged=True) as process:
+        output, _ = await process.communicate()
+    last = output.decode().strip().rpartition("\n")[2]
+    if process.returncode:
+        raise Lost(last)
+    return last
 
 
 def announce(arguments: argparse.Namespace, proof: Proof, place: Path) -> None:
@@ -137,6 +142,10 @@ async def measure(arguments: argparse.Namespace) -> Proof:
         proof = Proof(today, system.name(), title, system.describe(), plan.engine)
         announce(arguments, proof, folder)
         model = await make_model(arguments, folder)
+        try:
+            await make_companions(model, folder)
+        except Lost as lost:
+            proof.failures.append(Failure("worker", "adapters of the model", str(lost)))
         sessions = [each for name in arguments.only for each in PARTS[name].sessions(plan)]
         total = sum(1 + len(session.steps) for session in sessions)
         await Run(proof, model, total).run(sessions)

@@ -148,11 +148,13 @@ def adapter_sessions(plan: Plan) -> Sequence[Session]:
 
 
 def embedder_sessions(plan: Plan) -> Sequence[Session]:
-    embedder = {
+    embedder: dict[str, Any] = {
         "embedding_model_name": str(plan.folder / features.EMBEDDER),
         "embedding_served_model_name": features.EMBEDDER,
         "embedding_convert": "embed",
     }
+    # The embedder has 0.1 of the memory.
+    embedder |= {"gpu_memory_utilization": 0.8} if plan.is_gpu else {}
     conditions = plan.eager("embedder", **embedder)
     steps: dict[str, Step] = {"embedder": partial(features.measure_embedder, load=plan.load(16))}
     return (Session("worker", "start with an embedder", sides.worker, conditions, steps),)
