@@ -21,11 +21,11 @@ FIGURES ?= .bench-figures/demo.json
 # The folder for the results of make prove, which has environments of its own on a GPU.
 OUTPUT ?= .prove/$(shell date -u +%Y%m%d-%H%M%S)
 OUTPUT := $(OUTPUT)
-NVIDIA_SMI := $(shell command -v nvidia-smi)
+HAS_GPU := $(shell nvidia-smi -L 2>/dev/null)
 GPU_VLLM = $(shell sed -n "s,^ARG VLLM_VERSION=,,p" Dockerfile)
-PROVER := $(if $(NVIDIA_SMI),.prove/env/installed,$(INSTALLED) $(PLOTTER))
-PROVER_BIN := $(if $(NVIDIA_SMI),.prove/env/bin,$(BIN))
-PLOTTER_BIN := $(if $(NVIDIA_SMI),.prove/env/bin,.bench/bin)
+PROVER := $(if $(HAS_GPU),.prove/env/installed,$(INSTALLED) $(PLOTTER))
+PROVER_BIN := $(if $(HAS_GPU),.prove/env/bin,$(BIN))
+PLOTTER_BIN := $(if $(HAS_GPU),.prove/env/bin,.bench/bin)
 # The file of the benchmark that simulates the load of a GPU.
 LOAD_FIGURES ?= .bench-figures/gpu-load.json
 NODE_CLIENT := .clients/node/installed
@@ -296,7 +296,8 @@ prove: $(PROVER) ## Measure the worker and vLLM's own server on this machine's G
 prove-platform: .prove/platform/installed ## Prove the worker at RunPod, and compare the platform with the emulator (RUNPOD_API_KEY; OPTIONS="--image me/worker:1"; costs money)
 	@PYTHONPATH=src exec .prove/platform/bin/python -m proof.platform $(OPTIONS)
 
-prove-docs: $(PLOTTER) ## Put a result of make prove into docs/performance.md, with a page of its own (OUTPUT=.prove/...)
+prove-docs: $(PROVER) ## Put a result of make prove into docs/performance.md, with a page of its own (OUTPUT=.prove/...)
+	@test -f $(OUTPUT)/result.json || { echo "make prove-docs OUTPUT=.prove/...: a folder with a result.json"; exit 1; }
 	@PYTHONPATH=src:benchmarks $(PLOTTER_BIN)/python builder/proof_page.py $(OUTPUT) --docs
 
 bench-plots: $(PLOTTER) ## Draw docs/plots and print the tables from files of make bench (FIGURES="a.json b.json", LOAD_FIGURES="c.json"; .bench, 40 MB)

@@ -108,7 +108,9 @@ def starts(bars: Sequence[Bar]) -> Figure:
         axes.text(bar.seconds, bar.label, f" {bar.seconds:.1f} s", va="center")
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
-    axes.set_xlabel("seconds to the first streamed token (bare: to the running engine)")
+    has_bare = any(bar.side == "bare" for bar in bars)
+    note = " (bare: to the running engine)" if has_bare else ""
+    axes.set_xlabel(f"seconds to the first streamed token{note}")
     return figure
 
 

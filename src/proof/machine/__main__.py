@@ -24,6 +24,14 @@ from proof.machine.run import Run
 from proof.measure.processes import ROOT, Lost, run_process
 from proof.measure.sides import PYTHONPATH
 
+# Variables of directories with compiled code, which must be empty at first.
+CACHES = (
+    "CUDA_CACHE_PATH",
+    "FLASHINFER_WORKSPACE_BASE",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "VLLM_CACHE_ROOT",
+)
 # The names of all settings.
 SETTINGS = ROOT / "src" / "llm_worker_client" / "deploy" / "settings.json"
 
@@ -36,6 +44,8 @@ MAX_PATH_LENGTH = 65
 # GB of the disk for each size: the weights, checkpoints, compiled code.
 DISK_GB = {"tiny": 2, "0.5B": 8, "8B": 40}
 SIZES = tuple(DISK_GB)
+# Without weights.
+CACHES_GB = 8
 
 
 def _path(text: str) -> Path:
@@ -61,14 +71,15 @@ def read_command_line() -> argparse.Namespace:
 
 
 def forget_settings() -> None:
-    """Remove settings of the worker from the environment, which its processes would inherit.
+    """Remove settings and directories from the environment, which all processes would inherit.
 
-    A pod has those of its endpoint, and vLLM's server would not use them.
+    A pod has the settings of its endpoint, and vLLM's server would not use them.
     """
     names = json.loads(SETTINGS.read_text())
     settings = {*names["own"], *names["engines"]}
     for name in list(os.environ):
-        if name in settings or name.startswith(("RUNPOD_", names["embedder"])):
+        is_hub = name.startswith(("HF_", "HUGGING"))
+        if (name in settings and not is_hub) or name.startswith(("RUNPOD_", names["embedder"])):
             del os.environ[name]
 
 
@@ -79,12 +90,12 @@ async def make_model(arguments: argparse.Namespace, folder: Path) -> Path:
         Lost: If the model can't be made, or downloaded.
     """
     if arguments.model is None:
-        await _run_child(*MAKER, str(folder / "model"), "--size", arguments.size)
+        await _run_child(folder, *MAKER, str(folder / "model"), "--size", arguments.size)
         return folder / "model"
     if Path(arguments.model).is_dir():  # noqa: ASYNC240 - nothing else runs yet
         return Path(arguments.model).absolute()  # noqa: ASYNC240 - the same
     try:
-        return Path(await _run_child("-c", DOWNLOAD, arguments.model))
+        return Path(await _run_child(folder, "-c", DOWNLOAD, arguments.model))
     except Lost as lost:
         raise Lost(
             f"{arguments.model} can't be downloaded: {lost}\n"
@@ -98,17 +109,20 @@ async def make_companions(model: Path, folder: Path) -> None:
     Raises:
         Lost: If the model has no layers for such adapters.
     """
-    await _run_child(*MAKER, str(folder / EMBEDDER))
-    await _run_child(*MAKER, str(folder), "--adapters", str(len(ADAPTERS)), "--model", str(model))
+    await _run_child(folder, *MAKER, str(folder / EMBEDDER))
+    await _run_child(
+        folder, *MAKER, str(folder), "--adapters", str(len(ADAPTERS)), "--model", str(model)
+    )
 
 
-async def _run_child(*options: str) -> str:
-    """Run Python with these options, and return its last line."""
-    async with run_process((sys.executable, *options), PYTHONPATH, merged=True) as process:
+async def _run_child(folder: Path, *options: str) -> str:
+    """Run Python with these options, and return its last line; temporary files are in a folder."""
+    environ = {**PYTHONPATH, "TMPDIR": str(folder)}
+    async with run_process((sys.executable, *options), environ, merged=True) as process:
         output, _ = await process.communicate()
     last = output.decode().strip().rpartition("\n")[2]
     if process.returncode:
-        raise Lost(last)
+        raise Lost(last or f"a process exited with status {process.returncode}")
     return last
 
 
@@ -120,22 +134,36 @@ def announce(arguments: argparse.Namespace, proof: Proof, place: Path) -> None:
         part = PARTS[name]
         print(f"- {name}: {part.text} (about {part.minutes[column]:g} min)")
     minutes = sum(PARTS[name].minutes[column] for name in arguments.only)
-    print(f"About {minutes:.0f} minutes. Ctrl-C stops it and leaves nothing.\n", flush=True)
-    free_gb, needed_gb = shutil.disk_usage(place).free / 1e9, DISK_GB[SIZES[column]]
+    print(
+        f"About {minutes:.0f} minutes. Ctrl-C ends all processes, and removes all files.\n",
+        flush=True,
+    )
+    # The weights of a model by its name are elsewhere.
+    needed_gb = DISK_GB[arguments.size] if arguments.size else CACHES_GB
+    free_gb = shutil.disk_usage(place).free / 1e9
     if free_gb < needed_gb:
         raise Lost(
             f"{place} has {free_gb:.0f} GB free, and needs {needed_gb}: choose another --folder"
         )
 
 
-async def measure(arguments: argparse.Namespace) -> Proof:
+async def measure(arguments: argparse.Namespace) -> None:
+    """Perform the steps, and write the results.
+
+    Raises:
+        Lost: If the model can't be made, or the machine has too little space.
+    """
     is_gpu = system.has_gpu()
     if not (arguments.size or arguments.model):
         arguments.size = "0.5B" if is_gpu else "tiny"
-    title = arguments.model or f"{arguments.size} with random weights"
+    title = arguments.model or f"model {arguments.size}, random weights"
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    with tempfile.TemporaryDirectory(prefix="proof-", dir=arguments.folder) as temporary:
-        folder = Path(temporary)
+    # An error of the cleanup must not hide the results.
+    temporary = tempfile.TemporaryDirectory(
+        prefix="proof-", dir=arguments.folder, ignore_cleanup_errors=True
+    )
+    with temporary:
+        folder = Path(temporary.name)
         if len(str(folder)) > MAX_PATH_LENGTH:
             raise Lost(f"{folder} is too long a path for sockets: choose another --folder")
         plan = Plan(folder, is_gpu)
@@ -145,11 +173,13 @@ async def measure(arguments: argparse.Namespace) -> Proof:
         try:
             await make_companions(model, folder)
         except Lost as lost:
-            proof.failures.append(Failure("worker", "adapters of the model", str(lost)))
+            proof.failures.append(Failure("worker", "adapters and an embedder", str(lost)))
+        # The first start would read vLLM from the disk, and the others from memory.
+        await _run_child(folder, "-c", "import vllm")
         sessions = [each for name in arguments.only for each in PARTS[name].sessions(plan)]
         total = sum(1 + len(session.steps) for session in sessions)
         await Run(proof, model, total).run(sessions)
-    return proof
+        write(proof, arguments.output or Path(f"proof-{proof.date}"))
 
 
 def write(proof: Proof, output: Path) -> None:
@@ -159,7 +189,7 @@ def write(proof: Proof, output: Path) -> None:
     print(f"\nThe page: {output}/README.md\nThe result to send: {output}/result.json")
 
 
-def _stop(measuring: asyncio.Task[Proof]) -> None:
+def _stop(measuring: asyncio.Task[None]) -> None:
     # A further signal must not interrupt the cleanup.
     if not measuring.cancelling():
         print("\nStopping ...", file=sys.stderr)
@@ -173,14 +203,13 @@ async def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, _stop, measuring)
     try:
-        proof = await measuring
+        await measuring
     except Lost as lost:
         print(lost, file=sys.stderr)
         return 1
     except asyncio.CancelledError:
-        print("\nStopped: nothing is left.", file=sys.stderr)
+        print("Stopped: no process and no file is left.", file=sys.stderr)
         return INTERRUPTED
-    write(proof, arguments.output or Path(f"proof-{proof.date}"))
     return 0
 
 

@@ -14,7 +14,7 @@ from proof.machine.features import POLL_S, job_status, submit_job, wait_for_outp
 from proof.measure import http_load
 from proof.measure.comparison import Round
 from proof.measure.figures import Load
-from proof.measure.processes import Lost, run_process
+from proof.measure.processes import Lost, is_resource_tracker, run_process
 from proof.measure.sides import (
     EMULATOR,
     HANDLER,
@@ -35,15 +35,23 @@ INPUT = "inbox/requests.jsonl"
 async def restarted_worker(model: Path, conditions: Conditions) -> AsyncIterator[HttpSide]:
     """Run a worker that the platform starts again when it exits; the process is the platform's."""
     port = free_port()
-    volume = Path(conditions.environ["BASE_PATH"])
+    logs = Path(conditions.environ["BASE_PATH"], "logs")
     options = ["--port", str(port), "--worker-port", str(free_port()), "--lost-as", "requeued"]
-    options += ["--logs", str(volume / "logs"), "--gateway-timeout", str(conditions.start_s)]
+    options += ["--logs", str(logs), "--gateway-timeout", str(conditions.start_s)]
     environ = {**PYTHONPATH, **conditions.environ, **worker_settings(model, conditions.engine)}
     began = time.monotonic()
     async with run_process((*EMULATOR, *options, "--", *HANDLER), environ, quiet=True) as platform:
         base = f"http://127.0.0.1:{port}/v2/local/openai/v1"
-        first_s = await first_token(base, platform, conditions.start_s) - began
+        try:
+            first_s = await first_token(base, platform, conditions.start_s) - began
+        except (Lost, TimeoutError) as error:
+            raise Lost(str(error) or "no token in time", _last_lines(logs)) from None
         yield HttpSide(base, platform, first_s)
+
+
+def _last_lines(logs: Path) -> list[str]:
+    """Return the last lines of the worker's log."""
+    return [line for log in logs.glob("*.log") for line in log.read_text().splitlines()][-20:]
 
 
 def write_requests(volume: Path, count: int, tokens: int) -> None:
@@ -101,4 +109,5 @@ def _kill_worker(platform: int) -> None:
     """Kill the worker and all its processes, as if its machine were lost."""
     for process in psutil.Process(platform).children(recursive=True):
         with suppress(psutil.NoSuchProcess):
-            process.kill()
+            if not is_resource_tracker(process):
+                process.kill()

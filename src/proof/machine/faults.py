@@ -18,9 +18,12 @@ from proof.measure.figures import Load
 from proof.measure.processes import Lost
 from proof.measure.sides import NAME, HttpSide, WorkerSide
 
+NO_TIMEOUT = aiohttp.ClientTimeout(total=None)
 CANCELS = 5
 CALLERS = 16
 RUNNING = re.compile(rb"^vllm:num_requests_running\{[^}]*\} ([0-9.]+)", re.MULTILINE)
+# Maximum seconds until the metrics show a number of running requests.
+RUNNING_S = 60.0
 # Maximum seconds until the engine answers after the core's death; the server does not come back.
 RECOVERY_S = 300.0
 
@@ -36,7 +39,7 @@ async def measure_cancel(side: HttpSide, tokens: int) -> Round:
     """
     body = http_load.body(NAME, "Hi", Load(1, 1, tokens))
     times_ms = []
-    async with aiohttp.ClientSession() as client, _stream(client, side, body):
+    async with aiohttp.ClientSession(timeout=NO_TIMEOUT) as client, _stream(client, side, body):
         await _wait_for_running(client, side, 1)
         for _ in range(CANCELS):
             if isinstance(side, WorkerSide):
@@ -60,7 +63,7 @@ async def kill_core(side: HttpSide, tokens: int) -> Round:
     """
     body = http_load.body(NAME, "Hi", Load(1, 1, tokens))
     core = _find_core(side.process.pid)
-    async with aiohttp.ClientSession() as client:
+    async with aiohttp.ClientSession(timeout=NO_TIMEOUT) as client:
         callers = [asyncio.create_task(_read_to_end(client, side, body)) for _ in range(CALLERS)]
         await _wait_for_running(client, side, CALLERS)
         killed = time.perf_counter()
@@ -93,12 +96,10 @@ async def _stream(
         while True:
             await _read_to_end(client, side, body)
 
-    calling = asyncio.create_task(call())
-    try:
+    async with asyncio.TaskGroup() as group:
+        calling = group.create_task(call())
         yield
-    finally:
         calling.cancel()
-        await asyncio.wait([calling])
 
 
 async def _read_to_end(
@@ -107,6 +108,8 @@ async def _read_to_end(
     last = b""
     try:
         async with client.post(f"{side.base}/chat/completions", json=body) as response:
+            if response.status == 400:
+                raise Lost(f"400: {await response.text()}")
             async for part in response.content.iter_any():
                 last = (last + part)[-10_000:]
     except aiohttp.ClientError:
@@ -123,7 +126,12 @@ async def _submit(
     job_input = {"openai_route": "/v1/chat/completions", "openai_input": body}
     async with client.post(f"{side.endpoint}/run", json={"input": job_input}) as response:
         job = (await response.json())["id"]
-    return lambda: client.post(f"{side.endpoint}/cancel/{job}")
+
+    async def cancel() -> None:
+        async with client.post(f"{side.endpoint}/cancel/{job}"):
+            pass
+
+    return cancel
 
 
 async def _connect(
@@ -139,14 +147,20 @@ async def _connect(
 
 
 async def _wait_for_running(client: aiohttp.ClientSession, side: HttpSide, count: int) -> None:
-    """Wait until the engine's metrics show this number of running requests."""
+    """Wait until the engine's metrics show this number of running requests.
+
+    Raises:
+        Lost: If it takes too long.
+    """
+    deadline = time.monotonic() + RUNNING_S
     url = f"{side.base.removesuffix('/v1')}/metrics"
-    while True:
+    while time.monotonic() < deadline:
         async with client.get(url) as response:
             content = await response.read()
         if (found := RUNNING.search(content)) and float(found[1]) == count:
             return
         await asyncio.sleep(0.001)
+    raise Lost(f"the metrics never showed {count} running requests")
 
 
 def _find_core(pid: int) -> psutil.Process:

@@ -9,24 +9,29 @@ from proof.measure.table import table
 # The beginning of the head of the table of results by GPU.
 TABLE = "| GPU | model |"
 HOW = """\
-- **worker**: the worker as in production, behind the local platform in a process of its own.
-  Callers use the platform's OpenAI gateway.
-- **server**: vLLM's own OpenAI server with the same engine options, without a platform.
-- *ratio* is the worker's figure divided by the server's. A cell is empty if the side has no such
-  feature, or the step failed.
-- The order of the starts is worker, server, server, worker. The first start of a side has empty
-  caches. The second worker is a new container on the volume of the first one; the second server has
-  the home directory of the first one.
-- Loads are medians of the two starts. A caller sends its next request when it has the response to
-  the last one. Each request generates 64 tokens (`ignore_eos`), greedy, with a short prompt.
-- *gap* is the time between two reads with text. *CPU* and *memory* are sums over all processes of a
-  side; the worker's do not include the platform.
+- **worker**: the worker as in production. Callers use the OpenAI gateway of this project's emulator
+  of RunPod, a process on the same machine, which shares its CPUs.
+- **server**: vLLM's own OpenAI server with the same engine options, called directly.
+- A cell with two figures has one for each start, in their order; *ratio* is that of the medians. A
+  cell is empty if the side has no such feature, or the step failed. vLLM's server has no second
+  model, no batches that resume, and no fine-tunes. Those steps and the adapters run once, without
+  compiled code.
+- Both sides start twice, in the order worker, server, server, worker. The first start of a side has
+  empty caches of compiled code. vLLM's files and the weights have been read before, so it is not
+  the cold start of a new machine. The second worker is a new container on the volume of the first
+  one, where it also finds vLLM's plan of the start. The second server has the home directory of the
+  first one.
+- A caller sends its next request when it has the response to the last one. A load has ten requests
+  per caller (two on a CPU), each with a short prompt and 64 tokens (`ignore_eos`), greedy.
+- *gap* is the time between two tokens, and 0 between tokens that arrive together. The worker sends
+  tokens in chunks that grow, so its gaps are fewer and longer.
+- *CPU time* and *memory* are sums over all processes of a side. Those of the emulator are not
+  included.
 - *a cancel*: from the platform's cancel, or for the server from the closed connection, until the
   engine's metrics show one running request less, including the time to read the metrics.
 - *core killed*: SIGKILL under 16 streams. The worker starts a new core; the server exits.
-- *batch*: all processes of the worker are killed after half of the lines. The platform starts it
-  again, and it resumes the batch 15 seconds after the last heartbeat of the first one.
-- Adapters, embedder, batch and fine-tune run without compiled code."""
+- *batch*: all processes of the worker are killed after half of the lines. The emulator starts it
+  again, and it resumes the batch 15 seconds after the last heartbeat of the first one."""
 
 
 def page(proof: Proof, plots: Sequence[str] = ()) -> str:
@@ -36,13 +41,14 @@ def page(proof: Proof, plots: Sequence[str] = ()) -> str:
         proof: The result.
         plots: Names of the files with plots, next to the page.
     """
-    groups = proof.sides()
+    rounds = {side: [each.figures for each in found] for side, found in proof.rounds.items()}
     engine = ", ".join(f"`{name}={value}`" for name, value in proof.engine.items())
     parts = [
-        f"# {proof.machine}, {proof.model}",
-        f"Measured on {proof.date} in {proof.seconds / 60:.0f} minutes. Engine: {engine}.",
+        f"# {proof.machine}: {proof.model}",
+        f"Measured by `make prove` on {proof.date}, in {proof.seconds / 60:.0f} minutes."
+        f" Engine: {engine}.",
         _pairs("machine", proof.system),
-        table(ROWS, groups),
+        table(ROWS, proof.sides(), rounds),
         _phases(proof),
         *(f"![{plot.partition('.')[0]}]({plot})" for plot in plots),
         "## Steps that failed" if proof.failures else "All steps succeeded.",

@@ -1,5 +1,7 @@
 """The steps of a proof, as a table of parts."""
 
+import math
+import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -14,7 +16,7 @@ from proof.measure.figures import Load
 from proof.measure.sides import Conditions, HttpSide
 
 Step = Callable[[Any], Awaitable[Round]]
-START_S = 900.0
+START_S = 600.0
 STREAMS = (1, 16, 64, 256)
 STARTS = ("first start", "second start")
 LOADS = {count: "1 stream" if count == 1 else f"{count} streams" for count in STREAMS}
@@ -23,6 +25,8 @@ GPU_ENGINE: dict[str, Any] = {
     "max_model_len": 4096,
     "max_num_seqs": 256,
     "gpu_memory_utilization": 0.9,
+    # The worker would use all GPUs of the machine, the server one.
+    "tensor_parallel_size": 1,
 }
 # The worker's own default on a CPU is not to compile.
 CPU_ENGINE: dict[str, Any] = {
@@ -88,25 +92,31 @@ class Plan:
 
     @property
     def tokens(self) -> int:
-        """Number of tokens of an answer that nearly fills the context."""
-        return int(self.engine["max_model_len"]) - 100
+        """Number of tokens of an answer that nearly fills the context, after a long template."""
+        return int(self.engine["max_model_len"]) - 1024
 
     def load(self, callers: int, *, stream: bool = True) -> Load:
         # On a GPU a load with fewer requests would end within seconds.
-        requests = max(64, 4 * callers) if self.is_gpu else max(16, 2 * callers)
-        return Load(callers, requests, stream=stream)
+        requests = max(100, 10 * callers) if self.is_gpu else max(16, 2 * callers)
+        # One process for 16 callers, and half of the cores at most.
+        processes = max(1, min(callers // 16, len(os.sched_getaffinity(0)) // 2, 8))
+        # Each process has the same number of callers.
+        processes = 2 ** int(math.log2(processes))
+        return Load(callers, requests, stream=stream, processes=processes)
 
     def conditions(self, home: str, volume: str = "volume", **engine: Any) -> Conditions:
         """Return the conditions of a container with an empty or a used home, and a volume."""
-        paths = {name: self.folder / name for name in (home, volume, "tmp")}
-        for path in paths.values():
-            path.mkdir(exist_ok=True)
+        home_path, volume_path = self.folder / home, self.folder / volume
+        for path in (home_path / "tmp", volume_path):
+            path.mkdir(parents=True, exist_ok=True)
         environ = {
-            "HOME": str(paths[home]),
-            "XDG_CACHE_HOME": str(paths[home] / ".cache"),
-            "TMPDIR": str(paths["tmp"]),
-            "BASE_PATH": str(paths[volume]),
+            "HOME": str(home_path),
+            "XDG_CACHE_HOME": str(home_path / ".cache"),
+            "TMPDIR": str(home_path / "tmp"),
+            "BASE_PATH": str(volume_path),
             "PYTHONWARNINGS": "ignore",
+            # As the worker has it.
+            "VLLM_NO_USAGE_STATS": "1",
         }
         environ |= {} if self.is_gpu else {"VLLM_CPU_KVCACHE_SPACE": "1"}
         return Conditions("", {**self.engine, **engine}, environ, start_s=START_S)
@@ -186,12 +196,12 @@ async def _warm_up(side: HttpSide, load: Load) -> Round:
 
 PARTS = {
     "starts": Part(
-        "each side, started with an empty cache and again with compiled code: 1, 16, 64 and 256"
-        " streams, 64 whole responses, a cancel, and at last a killed engine core",
-        (5, 9, 14),
+        "start both twice, without and with compiled code; 1, 16, 64 and 256 streams, 64 whole"
+        " responses, a cancel; at last kill the engine core",
+        (5, 10, 20),
         start_sessions,
     ),
-    "adapters": Part("two adapters, each side", (1, 2, 3), adapter_sessions),
+    "adapters": Part("requests for the model and two adapters", (1, 2, 3), adapter_sessions),
     "embedder": Part("an embedder next to the chat model", (0.5, 1, 2), embedder_sessions),
     "batch": Part(
         "a batch whose worker is killed after half of its lines", (2, 2, 4), batch_sessions

@@ -207,6 +207,8 @@ def make_adapter(directory: Path, model: Path, seed: int) -> None:
             # Large enough to change a greedy answer.
             for part, shape in (("A", (LORA_RANK, columns)), ("B", (rows, LORA_RANK))):
                 weights[f"base_model.model.{name}.lora_{part}.weight"] = torch.randn(shape) / 2
+    if not weights:
+        raise SystemExit(f"the model has no layers {' and '.join(LORA_TARGETS)}")
     directory.mkdir(parents=True, exist_ok=True)
     save_file(weights, directory / "adapter_model.safetensors")
     config = {"peft_type": "LORA", "task_type": "CAUSAL_LM", "r": LORA_RANK}

@@ -22,15 +22,17 @@ def has_gpu() -> bool:
 
 
 def name() -> str:
-    """Return the name of the GPU, or of the CPU of a machine without one."""
-    gpus = _gpus()
-    return f"{len(gpus)}x {gpus[0][0]}" if len(gpus) > 1 else gpus[0][0] if gpus else _cpu()
+    """Return the name of the first GPU, which the engine uses, or of the CPU without one."""
+    return _gpus()[0][0] if has_gpu() else _cpu()
 
 
 def describe() -> dict[str, str]:
     """Return the GPUs, the machine, and the versions of the driver, the packages and the worker."""
-    described = {"GPU": ", ".join(f"{gpu}, {memory}" for gpu, memory, _ in _gpus()) or "none"}
-    described |= {"driver": _gpus()[0][2]} if has_gpu() else {}
+    described = {"GPU": "none"}
+    if gpus := _gpus():
+        gpu, memory, driver = gpus[0]
+        used = f", one of {len(gpus)}" if len(gpus) > 1 else ""
+        described = {"GPU": f"{gpu}, {memory}{used}", "driver": driver}
     described["CPU"] = f"{_cpu()}, {len(os.sched_getaffinity(0))} cores"
     described["memory"] = f"{psutil.virtual_memory().total / 2**30:.0f} GiB"
     described["kernel"] = platform.release()

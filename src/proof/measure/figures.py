@@ -20,12 +20,14 @@ class Load:
         requests: Number of all requests.
         tokens: Exact number of tokens of each answer.
         stream: Whether the answers are streamed.
+        processes: Number of processes that share the callers; with 1, they are in this process.
     """
 
     callers: int
     requests: int
     tokens: int = 64
     stream: bool = True
+    processes: int = 1
 
 
 @dataclass
@@ -80,19 +82,22 @@ class Figures:
     latency_p50: float
     gap_p99: float
     own_cpu: float = 0.0
-    platform_cpu: float = 0.0
-    client_cpu: float = 0.0
-    posts: float = 0.0
+    platform_cpu: float | None = None
+    client_cpu: float | None = None
+    posts: float | None = None
 
     def as_json(self) -> dict[str, float]:
+        """Return the figures by their names, without those that the side does not have."""
         values = asdict(self) | {
             f"{name}_share": self._share(getattr(self, f"{name}_cpu"))
             for name in ("own", "platform", "client")
         }
-        return {name: round(value, 3) for name, value in values.items()}
+        return {name: round(value, 3) for name, value in values.items() if value is not None}
 
-    def _share(self, cpu_ms: float) -> float:
+    def _share(self, cpu_ms: float | None) -> float | None:
         """Return the percentage of the machine that a CPU time per request uses."""
+        if cpu_ms is None:
+            return None
         cores = len(os.sched_getaffinity(0))
         return 100 * (cpu_ms / 1000) * self.requests_per_s / cores
 

@@ -19,9 +19,9 @@ TEXT, USAGE = b'"content":"', b'"usage":{'
 LIMIT_S = 120.0
 
 
-def prompts(count: int) -> list[str]:
-    """Return prompts of eight words, always the same ones."""
-    rng = random.Random(7)
+def prompts(count: int, seed: int = 0) -> list[str]:
+    """Return prompts of eight words, always the same ones for a seed."""
+    rng = random.Random(7 + seed)
     words = "a small worker counts tokens".split()
     return [" ".join(rng.choices(words, k=8)) for _ in range(count)]
 
@@ -39,18 +39,19 @@ def body(model: str, prompt: str, load: Load) -> dict[str, Any]:
     }
 
 
-async def answers(base: str, models: Sequence[str], load: Load) -> list[Answer]:
+async def answers(base: str, models: Sequence[str], load: Load, seed: int = 0) -> list[Answer]:
     """Send the requests of a load.
 
     Args:
         base: Base URL of the OpenAI API, including its version.
         models: Served names of models, which the requests name in turn.
         load: The load.
+        seed: Seed of the prompts.
 
     Raises:
         Lost: If a response is an error, or tokens are missing.
     """
-    waiting = zip(prompts(load.requests), itertools.cycle(models), strict=False)
+    waiting = zip(prompts(load.requests, seed), itertools.cycle(models), strict=False)
     results: list[Answer] = []
     connector = aiohttp.TCPConnector(limit=load.callers)
     timeout = aiohttp.ClientTimeout(total=LIMIT_S)

@@ -14,8 +14,8 @@ import psutil
 ROOT = Path(__file__).parents[3]
 # In the command of a process that removes shared memory when its users have exited.
 TRACKER = "multiprocessing.resource_tracker"
-# Maximum seconds that it takes.
-TRACKERS_S = 5.0
+# Maximum seconds that it takes, and that all processes take to end.
+TRACKERS_S, KILL_S = 5.0, 60.0
 
 
 class Lost(Exception):
@@ -57,32 +57,54 @@ async def run_process(
     try:
         yield process
     finally:
-        await _kill_session(process.pid)
-        await process.communicate()
+        _kill_session(process.pid)
+        # Otherwise a process that can't be killed would hold the pipes open for ever.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(process.communicate(), KILL_S)
 
 
-async def _kill_session(leader: int) -> None:
+def _kill_session(leader: int) -> None:
     """Kill a process, its descendants and those that survived their parent, until none is left.
 
     Python's resource trackers end by themselves after the others, and remove their shared memory.
+    This blocks the event loop for some milliseconds, so that no cancel interrupts it.
     """
-    patient_until = time.monotonic() + TRACKERS_S
-    while members := list(_session_members(leader)):
-        is_patient = time.monotonic() < patient_until
+    others = _descendants(leader)
+    began = time.monotonic()
+    while members := [*_session_members(leader), *filter(_is_alive, others)]:
+        seconds = time.monotonic() - began
         for member in members:
             with suppress(psutil.Error):
-                if not (is_patient and TRACKER in " ".join(member.cmdline())):
+                if seconds > TRACKERS_S or not is_resource_tracker(member):
                     member.kill()
-        await asyncio.sleep(0.01)
+        if seconds > KILL_S:
+            break
+        time.sleep(0.01)
+
+
+def is_resource_tracker(process: psutil.Process) -> bool:
+    return TRACKER in " ".join(process.cmdline())
+
+
+def _descendants(leader: int) -> list[psutil.Process]:
+    """Return the descendants of a process, some of which may have sessions of their own."""
+    with suppress(psutil.NoSuchProcess):
+        return list(psutil.Process(leader).children(recursive=True))
+    return []
 
 
 def _session_members(leader: int) -> Iterator[psutil.Process]:
     for process in psutil.process_iter():
-        with suppress(ProcessLookupError, psutil.NoSuchProcess):
-            # A dead process remains until its parent has waited for it.
-            is_dead = process.status() == psutil.STATUS_ZOMBIE
-            if os.getsid(process.pid) == leader and not is_dead:
+        with suppress(ProcessLookupError):
+            if os.getsid(process.pid) == leader and _is_alive(process):
                 yield process
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    # A dead process remains until its parent has waited for it.
+    with suppress(psutil.NoSuchProcess):
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 async def next_line(process: Process, prefix: str) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import aiohttp
 import psutil
 
-from proof.measure import http_load, usage
+from proof.measure import callers, http_load, usage
 from proof.measure.figures import Load, Measurement, figures
 from proof.measure.output import Output, Phase, read_output
 from proof.measure.processes import ROOT, Lost, next_line, run_process
@@ -74,7 +74,7 @@ class HttpSide:
     async def run(self, load: Load, models: Sequence[str] = (NAME,)) -> Measurement:
         """Run a load whose requests name one of the models in turn."""
         before = self._cpu_s()
-        answers = await http_load.answers(self.base, models, load)
+        answers = await callers.send(self.base, models, load)
         cpu = {
             name: 1000 * (after - before[name]) / load.requests
             for name, after in self._cpu_s().items()
@@ -86,9 +86,11 @@ class HttpSide:
 
     def _cpu_s(self) -> dict[str, float]:
         times = psutil.Process().cpu_times()
+        # Those of the callers' processes are included when they have ended.
+        ended = times.children_user + times.children_system
         return {
             "own_cpu": usage.cpu_s(self.process.pid),
-            "client_cpu": times.user + times.system,
+            "client_cpu": times.user + times.system + ended,
         }
 
 
@@ -147,7 +149,8 @@ def server_command(
 ) -> list[str]:
     """Return the command of vLLM's server, or of another module with its options, for a model."""
     command = [sys.executable, "-m", module, "--model", str(model)]
-    command += ["--served-model-name", NAME, "--port", str(port), *conditions.server_flags]
+    command += ["--served-model-name", NAME, "--host", "127.0.0.1", "--port", str(port)]
+    command += conditions.server_flags
     for name, value in conditions.engine.items():
         flag = f"--{name.replace('_', '-')}"
         if isinstance(value, list):
@@ -202,8 +205,10 @@ async def _first_token(base: str) -> float:
                 async with client.post(f"{base}/chat/completions", json=body) as response:
                     if response.status != 200:
                         raise Lost(f"{response.status}: {await response.text()}")
-                    await response.content.readany()
-                    return time.monotonic()
+                    async for part in response.content.iter_any():
+                        if http_load.TEXT in part:
+                            return time.monotonic()
+                    raise Lost("the first stream has no token")
             except aiohttp.ClientConnectionError:
                 await asyncio.sleep(0.02)
 
@@ -214,11 +219,12 @@ async def _time_start(
     """Return the seconds from ``began`` to the first token; add the output to an error."""
     try:
         return await first_token(base, process, limit_s) - began
-    except Lost as lost:
+    except (Lost, TimeoutError) as error:
         # A child that is still running may prevent the end.
         with suppress(TimeoutError):
             await asyncio.wait_for(output.ended.wait(), 1)
-        raise Lost(str(lost), output.last_lines) from None
+        reason = str(error) or f"no token within {limit_s:.0f} s"
+        raise Lost(reason, output.last_lines) from None
 
 
 @asynccontextmanager

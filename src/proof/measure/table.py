@@ -46,7 +46,11 @@ class Row:
         return None if self.min_ratio is None else ours / server >= self.min_ratio
 
 
-def table(rows: Sequence[Row], sides: Mapping[str, Side]) -> str:
+def table(
+    rows: Sequence[Row],
+    sides: Mapping[str, Side],
+    rounds: Mapping[str, Sequence[Side]] | None = None,
+) -> str:
     """Return the rows that have figures as Markdown, with the worker's ratio to vLLM's server.
 
     If a row has a goal, the last column has the goals.
@@ -54,6 +58,8 @@ def table(rows: Sequence[Row], sides: Mapping[str, Side]) -> str:
     Args:
         rows: The rows of the table.
         sides: The groups of figures of each side, in the order of the columns.
+        rounds: The groups of each round of each side, whose figures the cells list in place of
+            those of ``sides``.
     """
     names = list(sides)
     has_goals = any(row.goal() for row in rows)
@@ -61,8 +67,8 @@ def table(rows: Sequence[Row], sides: Mapping[str, Side]) -> str:
     lines = [heads, ["---", *["---:"] * len(names), "---:", "---"]]
     for row in rows:
         values = {name: sides[name].get(row.load, {}).get(row.figure) for name in names}
-        if any(values.values()):
-            cells = [format_figure(values[name], row.digits) for name in names]
+        if any(value is not None for value in values.values()):
+            cells = [_cell(row, rounds[name] if rounds else [sides[name]]) for name in names]
             lines.append([row.title, *cells, *_verdict(row, values)])
     columns = len(heads) if has_goals else len(heads) - 1
     return "\n".join(_line(cells[:columns]) for cells in lines)
@@ -73,14 +79,19 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {title:48} | {' | '.join(others)} |"
 
 
-def format_figure(value: float | None, digits: int) -> str:
-    return f"{value:9,.{digits}f}" if value else f"{'':>9}"
+def _cell(row: Row, rounds: Sequence[Side]) -> str:
+    values = [each[row.load][row.figure] for each in rounds if row.figure in each.get(row.load, ())]
+    return f"{', '.join(format_figure(value, row.digits) for value in values):>9}"
+
+
+def format_figure(value: float, digits: int) -> str:
+    return f"{value:,.{digits}f}"
 
 
 def _verdict(row: Row, values: Mapping[str, float | None]) -> tuple[str, str]:
     """Return the ratio, and the goal with whether it is met."""
     ours, server = values.get("worker"), values.get("server")
-    if not ours:
+    if ours is None:
         return f"{'':6}", row.goal()
     ratio = f"{ours / server:5.2f}x" if server else f"{'':6}"
     verdict = {True: ": met", False: ": missed", None: ""}[row.is_met(ours, server)]

@@ -21,7 +21,10 @@ def cpu_s(pid: int) -> float:
 
 def memory_mib(pid: int) -> float:
     """Return the sum of the proportional set sizes, in which a shared page counts once."""
-    total: float = sum(process.memory_full_info().pss for process in _tree(pid))
+    total = 0.0
+    for process in _tree(pid):
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().pss
     return total / MIB
 
 

@@ -76,7 +76,8 @@ class ProofCommand:
         try:
             run.perform()
         finally:
-            report = make_report(run.outcomes, _versions(plan), run.left)
+            versions = self._versions(plan)
+            report = make_report(run.outcomes, versions, run.left)
             write_report(report, folder, self.secrets)
             self.report(f"The page: {folder}/README.md\nThe result to send: {folder}/result.json")
             self._report_left(run.left)
@@ -85,6 +86,26 @@ class ProofCommand:
             for outcome in run.outcomes
         )
         return 1 if run.left or has_problem else 0
+
+    def _versions(self, plan: ProofPlan) -> dict[str, str]:
+        """Return the platform, and the versions of all that takes part."""
+        is_runpod = self.options.api_url == API_URL
+        versions = {
+            "platform": "RunPod Serverless" if is_runpod else f"a stand-in, {self.options.api_url}",
+            "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+            "client": llm_worker_client.__version__,
+            "vLLM of the client's settings": LISTING.vllm,
+            "image": plan.image,
+            "model": plan.model,
+            "GPU pools": ", ".join(plan.main_request()["gpu"]["pools"]),
+            "network volume": "yes" if plan.volume else "no",
+            "Python": platform.python_version(),
+        }
+        git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+        with suppress(OSError):
+            commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
+            versions |= {"commit": commit} if commit else {}
+        return versions
 
     def _delete_leftovers(self, api: Api) -> dict[str, str]:
         """Offer to delete the endpoints of earlier runs; return those that may be left."""
@@ -151,23 +172,6 @@ def read_command_line(arguments: list[str]) -> Namespace:
     if not options.minutes > 0:
         parser.error("--minutes: more than 0")
     return options
-
-
-def _versions(plan: ProofPlan) -> dict[str, str]:
-    versions = {
-        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        "client": llm_worker_client.__version__,
-        "vLLM of the client's settings": LISTING.vllm,
-        "image": plan.image,
-        "model": plan.model,
-        "network volume": "yes" if plan.volume else "no",
-        "Python": platform.python_version(),
-    }
-    git = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    with suppress(OSError):
-        commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-        versions |= {"commit": commit} if commit else {}
-    return versions
 
 
 def main(arguments: list[str], sleep: Callable[[float], None] = time.sleep) -> int:

@@ -79,7 +79,10 @@ class ProofPlan:
         yield f"price of a worker: {price:.2f} USD an hour ({source})"
         yield f"expected: {expected:g} minutes, {self._cost(price, expected, 1.5):.2f} USD"
         worst = self._cost(price, self.limit_minutes, MAX_WORKERS + 1)
-        yield f"at most: {self.limit_minutes:g} minutes, {worst:.2f} USD, then the deletion"
+        yield (
+            f"limit: {self.limit_minutes:g} minutes, then the deletion (up to 4 minutes); all"
+            f" workers for that long cost {worst:.2f} USD at this price"
+        )
 
     @staticmethod
     def _cost(price: float, minutes: float, workers: float) -> float:

@@ -69,7 +69,7 @@ def write_report(report: dict[str, Any], folder: Path, secrets: SecretMasker) ->
 
 def _format_page(report: dict[str, Any]) -> Iterator[str]:
     rows = report["rows"]
-    yield "# The worker on RunPod Serverless\n"
+    yield f"# The worker on {report['versions']['platform']}\n"
     yield from (f"- {name}: {value}" for name, value in report["versions"].items())
     problems = [row for row in rows if row["problem"]]
     differing = [row for row in rows if row["differences"]]
@@ -78,10 +78,16 @@ def _format_page(report: dict[str, Any]) -> Iterator[str]:
         f"- **not deleted**: {name} ({id})" for id, name in report["endpoints left"].items()
     )
     yield "\n## The platform and the emulator\n"
+    yield (
+        "A test has recorded the second column from this version's emulator. Only the listed facts"
+        " are compared; times and other figures are below.\n"
+    )
     yield _table_row("observation", "the emulator does", "the platform did", "change")
     yield _table_row(*["---"] * 4)
     for row in rows:
-        platform = row["problem"] or _format_values(row["platform"], row["differences"])
+        facts = _format_values(row["platform"], row["differences"])
+        is_same = row["emulator"] is not None and not row["differences"]
+        platform = row["problem"] or ("the same" if is_same else facts)
         emulator = _format_values(row["emulator"] or {}, row["differences"])
         place = f"src/emulator/{row['place']}" if row["differences"] else ""
         documented = f"**{row['observation']}** {row['documented'] or ''}"

@@ -24,6 +24,27 @@ def test_a_figure_that_a_side_lacks_is_an_empty_cell() -> None:
     assert lines == [["start, s", "", "4.0", ""], ["tokens/s", "1,234", "", ""]]
 
 
+def test_a_figure_of_zero_is_no_missing_figure() -> None:
+    sides = {"worker": {"load": {"tokens": 0.0}}, "server": {"load": {"tokens": 0.0}}}
+    assert [cells(line) for line in table(ROWS, sides).splitlines()[2:]] == [
+        ["tokens/s", "0", "0", ""]
+    ]
+
+
+def test_the_figures_of_all_rounds_are_listed() -> None:
+    sides = {"worker": {"start": {"s": 3.0}}, "server": {"start": {"s": 6.0}}}
+    rounds = {
+        "worker": [{"start": {"s": 2.0}}, {"load": {"tokens": 5.0}}, {"start": {"s": 4.0}}],
+        "server": [{"start": {"s": 6.0}}],
+    }
+    assert cells(table(ROWS, sides, rounds).splitlines()[2]) == [
+        "start, s",
+        "2.0, 4.0",
+        "6.0",
+        "0.50x",
+    ]
+
+
 def test_goals_are_the_last_column_if_a_row_has_one() -> None:
     rows = (*ROWS, Row("CPU", "load", "cpu", max_ratio=0.5))
     sides = {side: {"load": {"cpu": value}} for side, value in (("worker", 3.0), ("server", 4.0))}

@@ -50,7 +50,7 @@ def test_a_difference_names_the_place_in_the_emulator(tmp_path: Path) -> None:
     ]
     masker = SecretMasker()
     masker.add([SECRET])
-    made = make_report(outcomes, {"client": "1"}, {"ep1": "left-main"})
+    made = make_report(outcomes, {"platform": "RunPod Serverless"}, {"ep1": "left-main"})
     write_report(made, tmp_path, masker)
     page, content = ((tmp_path / name).read_text() for name in ("README.md", "result.json"))
     assert SECRET not in page + content
