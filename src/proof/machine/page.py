@@ -8,6 +8,10 @@ from proof.measure.table import table
 
 # The beginning of the head of the table of results by GPU.
 TABLE = "| GPU | model |"
+NO_GPU = (
+    "The machine has no GPU. So this page shows that the steps work, and says nothing about speed:"
+    " the callers, the emulator and the model share the CPU."
+)
 HOW = """\
 - **worker**: the worker as in production. Callers use the OpenAI gateway of this project's emulator
   of RunPod, a process on the same machine, which shares its CPUs.
@@ -47,6 +51,7 @@ def page(proof: Proof, plots: Sequence[str] = ()) -> str:
         f"# {proof.machine}: {proof.model}",
         f"Measured by `make prove` on {proof.date}, in {proof.seconds / 60:.0f} minutes."
         f" Engine: {engine}.",
+        NO_GPU if proof.system.get("GPU") == "none" else "",
         _pairs("machine", proof.system),
         table(ROWS, proof.sides(), rounds),
         _phases(proof),

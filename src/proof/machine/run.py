@@ -30,20 +30,28 @@ class Run:
     began: float = field(default_factory=time.monotonic)
 
     async def run(self, sessions: Sequence[Session]) -> None:
+        """Perform the steps of sessions in their order."""
         for session in sessions:
-            async with AsyncExitStack() as stack:
-                side: HttpSide | None = None
-                async with self._step(session.side, session.name, Output()):
-                    starting = session.start(self.model, session.conditions)
-                    side = started = await stack.enter_async_context(starting)
-                    if session.is_reported:
-                        self._record(session.side, _start_round(session.name, started))
-                for name, step in session.steps.items():
-                    async with self._step(session.side, name, side.output if side else Output()):
-                        if side is None or side.process.returncode is not None:
-                            raise Lost("the side is not running")
-                        self._record(session.side, await step(side))
+            try:
+                async with AsyncExitStack() as stack:
+                    await self._perform(session, stack)
+            except Exception as error:  # noqa: BLE001 - the next session runs, whatever failed
+                self._fail(session.side, f"end of: {session.name}", error)
         self.proof.seconds = time.monotonic() - self.began
+
+    async def _perform(self, session: Session, stack: AsyncExitStack) -> None:
+        side: HttpSide | None = None
+        async with self._step(session.side, session.name):
+            starting = session.start(self.model, session.conditions)
+            side = started = await stack.enter_async_context(starting)
+            if session.is_reported:
+                self._record(session.side, _start_round(session.name, started))
+        output = side.output if side else Output()
+        for name, step in session.steps.items():
+            async with self._step(session.side, name, output):
+                if side is None or side.process.returncode is not None:
+                    raise Lost("the side is not running")
+                self._record(session.side, await step(side))
 
     def _record(self, side: str, measured: Round) -> None:
         if measured.figures:
@@ -51,7 +59,9 @@ class Run:
             print(headline(measured.figures), end="", flush=True)
 
     @asynccontextmanager
-    async def _step(self, side: str, name: str, output: Output) -> AsyncIterator[None]:
+    async def _step(
+        self, side: str, name: str, output: Output | None = None
+    ) -> AsyncIterator[None]:
         """Print a step's number, and its duration; record its failure instead of raising it."""
         self.number += 1
         began = time.monotonic()
@@ -60,12 +70,15 @@ class Run:
             async with asyncio.timeout(STEP_S):
                 yield
         except Exception as error:  # noqa: BLE001 - a failed step is a row of the page, whatever failed
-            reason = _reason(error)
-            lines = error.output if isinstance(error, Lost) else []
-            lines = lines or list(output.last_lines)
-            self.proof.failures.append(Failure(side, name, reason, lines))
-            print(f"failed: {reason}", end="")
+            self._fail(side, name, error, output)
         print(f" ({time.monotonic() - began:.0f} s)", flush=True)
+
+    def _fail(self, side: str, name: str, error: Exception, output: Output | None = None) -> None:
+        reason = _reason(error)
+        lines = error.output if isinstance(error, Lost) else []
+        lines = lines or list(output.last_lines if output else [])
+        self.proof.failures.append(Failure(side, name, reason, lines))
+        print(f"failed: {reason}", end="")
 
 
 def _start_round(name: str, side: HttpSide) -> Round:

@@ -83,3 +83,16 @@ async def test_all_steps_of_a_side_that_does_not_start_fail(
 async def test_a_step_after_the_exit_of_its_side_fails() -> None:
     proof = await run_steps(death=exit_side, one=measure)
     assert proof.failures == [Failure("worker", "one", "the side is not running")]
+
+
+@asynccontextmanager
+async def fail_to_stop(folder: Path, conditions: Conditions) -> AsyncIterator[HttpSide]:
+    async with start_side(folder, conditions) as side:
+        yield side
+    raise OSError("disk full")
+
+
+async def test_an_error_at_the_end_of_a_side_does_not_end_the_run() -> None:
+    proof = await run_steps(fail_to_stop, one=measure)
+    assert proof.failures == [Failure("worker", "end of: first start", "OSError: disk full")]
+    assert len(proof.rounds["worker"]) == 2
