@@ -39,7 +39,7 @@ async def measure_cancel(side: HttpSide, tokens: int) -> Round:
     """
     body = http_load.body(NAME, "Hi", Load(1, 1, tokens))
     times_ms = []
-    async with aiohttp.ClientSession(timeout=NO_TIMEOUT) as client, _stream(client, side, body):
+    async with _open_client() as client, _stream(client, side, body):
         await _wait_for_running(client, side, 1)
         for _ in range(CANCELS):
             if isinstance(side, WorkerSide):
@@ -63,7 +63,7 @@ async def kill_core(side: HttpSide, tokens: int) -> Round:
     """
     body = http_load.body(NAME, "Hi", Load(1, 1, tokens))
     core = _find_core(side.process.pid)
-    async with aiohttp.ClientSession(timeout=NO_TIMEOUT) as client:
+    async with _open_client() as client:
         callers = [asyncio.create_task(_read_to_end(client, side, body)) for _ in range(CALLERS)]
         await _wait_for_running(client, side, CALLERS)
         killed = time.perf_counter()
@@ -76,6 +76,12 @@ async def kill_core(side: HttpSide, tokens: int) -> Round:
         if (answered := await _wait_for_answer(client, side)) is not None:
             figures["recovered_s"] = answered - killed
         return Round({"core killed": figures})
+
+
+def _open_client() -> aiohttp.ClientSession:
+    # A connection that waits for its next request may be closed by the server in that moment.
+    connector = aiohttp.TCPConnector(force_close=True, limit=0)
+    return aiohttp.ClientSession(connector=connector, timeout=NO_TIMEOUT)
 
 
 @dataclass(frozen=True)
