@@ -10,11 +10,12 @@ from support.processes.background import pids_with_variable
 from proof.measure.processes import Lost, next_line, run_process
 
 VARIABLE = "STARTED_BY_TEST_PROCESSES"
-# A child in a process group of its own, and one whose parent has exited.
+# Children in a process group and in a session of their own, and one whose parent has exited.
 FAMILY = """
 import subprocess, sys
 wait = "import time; time.sleep(600)"
 subprocess.Popen([sys.executable, "-c", wait], process_group=0)
+subprocess.Popen([sys.executable, "-c", wait], start_new_session=True)
 parent = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {wait!r}])"
 subprocess.run([sys.executable, "-c", parent])
 print("started", flush=True)
@@ -32,7 +33,7 @@ async def test_all_descendants_end_with_the_block() -> None:
     environ = {VARIABLE: str(id(object()))}
     async with run_process((sys.executable, "-c", FAMILY), environ) as process:
         await next_line(process, "started")
-        assert len(pids_with_variable(VARIABLE, environ[VARIABLE])) == 3
+        assert len(pids_with_variable(VARIABLE, environ[VARIABLE])) == 4
     assert pids_with_variable(VARIABLE, environ[VARIABLE]) == []
     assert not psutil.pid_exists(process.pid)
 
