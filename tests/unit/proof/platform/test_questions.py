@@ -5,6 +5,7 @@ import re
 import sys
 
 import pytest
+from support import ROOT
 from support.runpod_api.server import Runpod
 from unit.proof.platform.conftest import Prove
 
@@ -78,3 +79,14 @@ def test_the_estimate_states_its_assumptions(
 def test_a_wrong_command_line_is_refused(words: tuple[str, ...]) -> None:
     with pytest.raises(SystemExit, match="2"):
         read_command_line([*words])
+
+
+def test_every_option_in_the_documentation_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "endpoint.md").read_text()
+    section = page.partition("\n## Compare it")[2].partition("\n## ")[0]
+    named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", section))
+    with pytest.raises(SystemExit):
+        read_command_line(["--help"])
+    listed = capsys.readouterr().out
+    assert len(named) > 4
+    assert {option for option in named if option not in listed} == set()
