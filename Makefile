@@ -130,7 +130,7 @@ image-check: ## Run the image's doctor, which needs no GPU (IMAGE=llm-worker, TA
 test: $(INSTALLED) demo ## Run the tests, in five concurrent parts (twelve minutes)
 	@$(MAKE) --no-print-directory tested MARKED="not slow"
 
-test-all: $(INSTALLED) demo ## Run all tests, including slow ones: killed downloads, compiled code, trainings (20 minutes)
+test-all: $(INSTALLED) demo ## Run all tests, including slow ones: killed downloads, compiled code, trainings, measurements (half an hour)
 	@$(MAKE) --no-print-directory tested
 
 # The parts run concurrently because tests wait about as long as they compute. Parts three and five
