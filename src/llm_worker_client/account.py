@@ -31,7 +31,7 @@ def api_key() -> str:
         NoApiKey: If neither the environment nor ~/.runpod/config.toml contains a key.
     """
     if key := os.environ.get(API_KEY_VARIABLE) or _read_config_api_key(Path.home() / CONFIG_FILE):
-        return key
+        return key.strip()
     message = f"There is no API key: set {API_KEY_VARIABLE}, or let `runpod config` write"
     raise NoApiKey(f"{message} ~/{CONFIG_FILE}.")
 

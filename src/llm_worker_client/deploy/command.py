@@ -31,24 +31,25 @@ _EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _LOG_IDLE_S = 3.0
 
 
-class DeployCommand:
-    """One run of the command ``deploy``, which masks secrets in all its output."""
+class AccountCommand:
+    """One run of a command about the account, which masks secrets in all its output.
+
+    Attributes:
+        options: The command line, with the URLs of the platform's API and of its queues.
+        secrets: Masks the secrets of this run.
+    """
 
     def __init__(self, options: Namespace, sleep: Callable[[float], None]) -> None:
         self.options = options
         self._sleep = sleep
         self.secrets = SecretMasker()
 
-    def print_masked(self, text: str) -> None:
-        """Print a line of the result."""
-        sys.stdout.write(self.secrets.mask(text) + "\n")
-        sys.stdout.flush()
-
     def report(self, text: str) -> None:
         """Print a line about the progress or an error to stderr."""
         # The terminal may be closed, which must not interrupt the work.
         with suppress(OSError):
             sys.stderr.write(self.secrets.mask(text) + "\n")
+            sys.stderr.flush()
 
     @contextmanager
     def open_api(self) -> Iterator[Api]:
@@ -57,6 +58,15 @@ class DeployCommand:
         self.secrets.add([key])
         with closing(Api(key, self.options.api_url, self.options.queue_url, self._sleep)) as api:
             yield api
+
+
+class DeployCommand(AccountCommand):
+    """One run of the command ``deploy``."""
+
+    def print_masked(self, text: str) -> None:
+        """Print a line of the result."""
+        sys.stdout.write(self.secrets.mask(text) + "\n")
+        sys.stdout.flush()
 
     def run_plan(self) -> None:
         request = self._make_request_body()

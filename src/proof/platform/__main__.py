@@ -10,16 +10,21 @@ import sys
 import time
 from argparse import Namespace
 from collections.abc import Callable
-from contextlib import closing, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
 import llm_worker_client
 from llm_worker_client import account
 from llm_worker_client.deploy.api import API_URL, Api
-from llm_worker_client.deploy.command import INTERRUPTED, USAGE_ERROR, exit_signals_interrupt
+from llm_worker_client.deploy.command import (
+    INTERRUPTED,
+    USAGE_ERROR,
+    AccountCommand,
+    exit_signals_interrupt,
+)
 from llm_worker_client.deploy.errors import DeployError, PlanError
-from llm_worker_client.deploy.settings import LISTING, SecretMasker
+from llm_worker_client.deploy.settings import LISTING
 from proof.platform.endpoints import (
     ProofEndpoints,
     delete_endpoints,
@@ -32,32 +37,18 @@ from proof.platform.run import PlatformRun
 from proof.platform.steps import STEPS
 
 
-class ProofCommand:
-    """One call of the command, which masks secrets in all its output."""
-
-    def __init__(self, options: Namespace, sleep: Callable[[float], None]) -> None:
-        self.options = options
-        self._sleep = sleep
-        self.secrets = SecretMasker()
-
-    def report(self, text: str) -> None:
-        """Print a line about the progress or an error to stderr."""
-        # The terminal may be closed, which must not interrupt the deletion.
-        with suppress(OSError):
-            sys.stderr.write(self.secrets.mask(text) + "\n")
-            sys.stderr.flush()
+class ProofCommand(AccountCommand):
+    """One call of the command."""
 
     def run(self) -> int:
         """Run the command and return its exit status: 1 if anything is left or has no result."""
-        options, key = self.options, account.api_key().strip()
-        self.secrets.add([key])
-        with closing(Api(key, options.api_url, options.queue_url, self._sleep)) as api:
+        with self.open_api() as api:
             left = self._delete_leftovers(api)
-            if options.delete_leftovers:
+            if self.options.delete_leftovers:
                 return 1 if left else 0
-            return max(self._prove(api, key), 1 if left else 0)
+            return max(self._prove(api), 1 if left else 0)
 
-    def _prove(self, api: Api, key: str) -> int:
+    def _prove(self, api: Api) -> int:
         options = self.options
         plan = ProofPlan.with_new_prefix(
             image=options.image,
@@ -72,7 +63,7 @@ class ProofCommand:
         self._confirm("Create the endpoints?")
         folder = options.output or Path(".prove", f"platform-{datetime.now(UTC):%Y-%m-%d-%H%M}")
         endpoints = ProofEndpoints(api, plan, self.report)
-        run = PlatformRun(endpoints, plan, key, self.report, options.only)
+        run = PlatformRun(endpoints, plan, account.api_key(), self.report, options.only)
         try:
             run.perform()
         finally:
