@@ -58,8 +58,8 @@ VOLUME := $(if $(FILES_PATH)$(BASE_PATH),,mkdir -p .endpoint/volume && \
 	BASE_PATH="$(CURDIR)/.endpoint/volume" HF_HOME="$${HF_HOME:-$$HOME/.cache/huggingface}")
 # Options of the emulator, make endpoint OPTIONS="--post-delay 0.05" (docs/endpoint.md); of the
 # scenarios, make chaos OPTIONS="cancel sigterm --cancels 50 --signals 10", or OPTIONS=--help; or of
-# the hostile requests, make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000"; or of the
-# proof.
+# the hostile requests, make fuzz OPTIONS="jobs routes --jobs 20000 --cases 20000"; or of
+# make prove and make prove-platform.
 OPTIONS ?=
 # The image, and its tag: stable or dev (docs/operate.md), or a version.
 IMAGE ?= llm-worker
@@ -291,7 +291,7 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 # On a machine with a GPU, vLLM's build for GPUs is installed instead of .venv.
 prove: $(PROVER) ## Measure the worker and vLLM's own server on this machine's GPU (SIZE=0.5B or 8B, MODEL_NAME=..., OPTIONS="--only starts"; a quarter of an hour)
 	@PYTHONPATH=src $(PROVER_BIN)/python -m proof.machine --output $(OUTPUT) $(if $(SIZE),--size $(SIZE)) $(OPTIONS)
-	@PYTHONPATH=src:benchmarks $(PLOTTER_BIN)/python builder/proof_page.py $(OUTPUT)
+	@test ! -f $(OUTPUT)/result.json || PYTHONPATH=src:benchmarks $(PLOTTER_BIN)/python builder/proof_page.py $(OUTPUT)
 
 prove-platform: .prove/platform/installed ## Prove the worker at RunPod, and compare the platform with the emulator (RUNPOD_API_KEY; OPTIONS="--image me/worker:1"; costs money)
 	@PYTHONPATH=src exec .prove/platform/bin/python -m proof.platform $(OPTIONS)

@@ -66,7 +66,7 @@ async def measure(side_name: str, model: Path, conditions: str) -> Round:
         if not isinstance(side, WorkerSide):
             return Round(results, stream.arrivals)
         results["link"] = await measure_link(side)
-        return Round(results, stream.arrivals, side.phases)
+        return Round(results, stream.arrivals, side.output.phases)
 
 
 async def measure_link(side: WorkerSide) -> dict[str, float]:

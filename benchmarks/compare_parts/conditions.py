@@ -19,7 +19,6 @@ CACHE = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 CONDITIONS = {
     # One process in addition to the core. The worker still logs a line per request.
     "one-thread": Conditions(
-        "one thread a side",
         {**ENGINE, "distributed_executor_backend": "uni"},
         {
             **CACHE,
@@ -27,7 +26,8 @@ CONDITIONS = {
             "VLLM_LOGGING_LEVEL": "ERROR",
             "OMP_NUM_THREADS": "1",
         },
+        "one thread a side",
         ("--disable-uvicorn-access-log",),
     ),
-    "default": Conditions("each side's own threads, processes and log", ENGINE, CACHE),
+    "default": Conditions(ENGINE, CACHE, "each side's own threads, processes and log"),
 }

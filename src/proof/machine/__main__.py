@@ -79,7 +79,8 @@ def forget_settings() -> None:
     settings = {*names["own"], *names["engines"]}
     for name in list(os.environ):
         is_hub = name.startswith(("HF_", "HUGGING"))
-        if (name in settings and not is_hub) or name.startswith(("RUNPOD_", names["embedder"])):
+        is_setting = name in settings or name.startswith(("RUNPOD_", names["embedder"]))
+        if name in CACHES or (is_setting and not is_hub):
             del os.environ[name]
 
 
@@ -148,38 +149,46 @@ def announce(arguments: argparse.Namespace, proof: Proof, place: Path) -> None:
 
 
 async def measure(arguments: argparse.Namespace) -> None:
-    """Perform the steps, and write the results.
+    """Perform the steps in a temporary folder, and write the results.
 
     Raises:
         Lost: If the model can't be made, or the machine has too little space.
     """
+    # An error of the cleanup must not hide the results.
+    temporary = tempfile.TemporaryDirectory(
+        prefix="proof-", dir=arguments.folder, ignore_cleanup_errors=True
+    )
+    folder = Path(temporary.name)
+    try:
+        with temporary:
+            await _measure(arguments, folder)
+    finally:
+        if folder.exists():  # noqa: ASYNC240 - nothing else runs any more
+            print(f"It could not be removed: {folder}", file=sys.stderr)
+
+
+async def _measure(arguments: argparse.Namespace, folder: Path) -> None:
+    if len(str(folder)) > MAX_PATH_LENGTH:
+        raise Lost(f"{folder} is too long a path for sockets: choose another --folder")
     is_gpu = system.has_gpu()
     if not (arguments.size or arguments.model):
         arguments.size = "0.5B" if is_gpu else "tiny"
     title = arguments.model or f"model {arguments.size}, random weights"
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    # An error of the cleanup must not hide the results.
-    temporary = tempfile.TemporaryDirectory(
-        prefix="proof-", dir=arguments.folder, ignore_cleanup_errors=True
-    )
-    with temporary:
-        folder = Path(temporary.name)
-        if len(str(folder)) > MAX_PATH_LENGTH:
-            raise Lost(f"{folder} is too long a path for sockets: choose another --folder")
-        plan = Plan(folder, is_gpu)
-        proof = Proof(today, system.name(), title, system.describe(), plan.engine)
-        announce(arguments, proof, folder)
-        model = await make_model(arguments, folder)
-        try:
-            await make_companions(model, folder)
-        except Lost as lost:
-            proof.failures.append(Failure("worker", "adapters and an embedder", str(lost)))
-        # The first start would read vLLM from the disk, and the others from memory.
-        await _run_child(folder, "-c", "import vllm")
-        sessions = [each for name in arguments.only for each in PARTS[name].sessions(plan)]
-        total = sum(1 + len(session.steps) for session in sessions)
-        await Run(proof, model, total).run(sessions)
-        write(proof, arguments.output or Path(f"proof-{proof.date}"))
+    plan = Plan(folder, is_gpu)
+    proof = Proof(today, system.name(), title, system.describe(), plan.engine)
+    announce(arguments, proof, folder)
+    model = await make_model(arguments, folder)
+    try:
+        await make_companions(model, folder)
+    except Lost as lost:
+        proof.failures.append(Failure("worker", "adapters and an embedder", str(lost)))
+    # The first start would read vLLM from the disk, and the others from memory.
+    await _run_child(folder, "-c", "import vllm")
+    sessions = [each for name in arguments.only for each in PARTS[name].sessions(plan)]
+    total = sum(1 + len(session.steps) for session in sessions)
+    await Run(proof, model, total).run(sessions)
+    write(proof, arguments.output or Path(f"proof-{proof.date}"))
 
 
 def write(proof: Proof, output: Path) -> None:
@@ -208,7 +217,7 @@ async def main() -> int:
         print(lost, file=sys.stderr)
         return 1
     except asyncio.CancelledError:
-        print("Stopped: no process and no file is left.", file=sys.stderr)
+        print("Stopped.", file=sys.stderr)
         return INTERRUPTED
     return 0
 

@@ -64,11 +64,12 @@ async def kill_core(side: HttpSide, tokens: int) -> Round:
     body = http_load.body(NAME, "Hi", Load(1, 1, tokens))
     core = _find_core(side.process.pid)
     async with _open_client() as client:
-        callers = [asyncio.create_task(_read_to_end(client, side, body)) for _ in range(CALLERS)]
-        await _wait_for_running(client, side, CALLERS)
-        killed = time.perf_counter()
-        core.kill()
-        ends = await asyncio.gather(*callers)
+        async with asyncio.TaskGroup() as group:
+            streams = [group.create_task(_read_to_end(client, side, body)) for _ in range(CALLERS)]
+            await _wait_for_running(client, side, CALLERS)
+            killed = time.perf_counter()
+            core.kill()
+        ends = [stream.result() for stream in streams]
         figures = {
             "error_s": max(end.at for end in ends) - killed,
             "retryable": sum(end.is_retryable for end in ends),

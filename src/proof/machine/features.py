@@ -1,4 +1,4 @@
-"""Steps about adapters, an embedder, and fine-tunes, on a side that has started with them."""
+"""Steps about loads, adapters and an embedder, on a side that has started with them."""
 
 import asyncio
 import time
@@ -11,15 +11,13 @@ from proof.measure import http_load
 from proof.measure.comparison import Round
 from proof.measure.figures import Load
 from proof.measure.processes import Lost
-from proof.measure.sides import NAME, HttpSide, WorkerSide
+from proof.measure.sides import NAME, HttpSide
 
 ADAPTERS = ("adapter-1", "adapter-2")
 EMBEDDER = "embedder"
 STREAM = "one stream"
-POLL_S = 0.2
 EMBEDDING_CALLERS = 4
 TEXTS = 16
-ROWS = 64
 
 
 async def measure_load(side: HttpSide, name: str, load: Load) -> Round:
@@ -51,7 +49,7 @@ async def measure_adapters(side: HttpSide, load: Load) -> Round:
     """
     models = (NAME, *ADAPTERS)
     async with aiohttp.ClientSession() as client:
-        texts = {await _answer_text(client, side, model) for model in models}
+        texts = {await answer_text(client, side, model) for model in models}
     if len(texts) < len(models):
         raise Lost("an adapter does not change the model's text")
     measured = await side.run(load, models)
@@ -80,61 +78,8 @@ async def measure_embedder(side: HttpSide, load: Load) -> Round:
     return Round({"embedder": figures})
 
 
-async def measure_fine_tune(side: WorkerSide) -> Round:
-    """Train an adapter on rows, and call it.
-
-    Raises:
-        Lost: If the job fails.
-    """
-    rows = [
-        {
-            "messages": [
-                {"role": "user", "content": prompt},
-                {"role": "assistant", "content": "Yes."},
-            ]
-        }
-        for prompt in http_load.prompts(ROWS)
-    ]
-    job_input = {"fine_tune": {"rows": rows, "hyperparameters": {"n_epochs": 1}}}
-    began = time.perf_counter()
-    async with aiohttp.ClientSession(raise_for_status=True) as client:
-        job = await submit_job(client, side.endpoint, job_input)
-        output = await wait_for_output(client, side.endpoint, job)
-        trained_s = time.perf_counter() - began
-        adapter = output[0]["fine_tune"]["fine_tuned_model"]
-        await _answer_text(client, side, adapter)
-    answered_s = time.perf_counter() - began
-    return Round({"fine-tune": {"trained_s": trained_s, "answered_s": answered_s}})
-
-
-async def submit_job(client: aiohttp.ClientSession, endpoint: str, job_input: Any) -> str:
-    policy = {"executionTimeout": 3_600_000}
-    body = {"input": job_input, "policy": policy}
-    async with client.post(f"{endpoint}/run", json=body) as response:
-        return str((await response.json())["id"])
-
-
-async def job_status(client: aiohttp.ClientSession, endpoint: str, job: str) -> dict[str, Any]:
-    """Return the status of a job.
-
-    Raises:
-        Lost: If the job has failed.
-    """
-    async with client.get(f"{endpoint}/status/{job}") as response:
-        status: dict[str, Any] = await response.json()
-    if status["status"] not in ("IN_QUEUE", "IN_PROGRESS", "COMPLETED"):
-        raise Lost(f"a job is {status['status']}: {status.get('error')}")
-    return status
-
-
-async def wait_for_output(client: aiohttp.ClientSession, endpoint: str, job: str) -> Any:
-    """Return the output of a job when it has completed; raise as ``job_status`` does."""
-    while (status := await job_status(client, endpoint, job))["status"] != "COMPLETED":  # noqa: ASYNC110 - another process runs it
-        await asyncio.sleep(POLL_S)
-    return status["output"]
-
-
-async def _answer_text(client: aiohttp.ClientSession, side: HttpSide, model: str) -> str:
+async def answer_text(client: aiohttp.ClientSession, side: HttpSide, model: str) -> str:
+    """Return the greedy answer of a model or an adapter to a short prompt."""
     body = http_load.body(model, "Hi", Load(1, 1, 16, stream=False))
     async with client.post(f"{side.base}/chat/completions", json=body) as response:
         response.raise_for_status()

@@ -1,4 +1,4 @@
-"""A batch whose worker is killed, on workers that the local platform starts again."""
+"""Steps about long work: a batch whose worker is killed, and a fine-tune."""
 
 import asyncio
 import json
@@ -6,11 +6,12 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import psutil
 
-from proof.machine.features import POLL_S, job_status, submit_job, wait_for_output
+from proof.machine.features import answer_text
 from proof.measure import http_load
 from proof.measure.comparison import Round
 from proof.measure.figures import Load
@@ -22,6 +23,7 @@ from proof.measure.sides import (
     PYTHONPATH,
     Conditions,
     HttpSide,
+    WorkerSide,
     first_token,
     free_port,
     worker_settings,
@@ -29,6 +31,9 @@ from proof.measure.sides import (
 
 CHAT = "/v1/chat/completions"
 INPUT = "inbox/requests.jsonl"
+ROWS = 64
+# Seconds between two requests for a job's status.
+POLL_S = 0.2
 
 
 @asynccontextmanager
@@ -78,17 +83,17 @@ async def measure_batch(side: HttpSide, volume: Path, lines: int, tokens: int) -
     job_input = {"batch": {"input_path": INPUT, "endpoint": CHAT}}
     began = time.perf_counter()
     async with aiohttp.ClientSession(raise_for_status=True) as client:
-        job = await submit_job(client, endpoint, job_input)
+        job = await _submit_job(client, endpoint, job_input)
         done = 0
         while done < lines / 2:
-            status = await job_status(client, endpoint, job)
+            status = await _job_status(client, endpoint, job)
             if status["status"] == "COMPLETED":
                 raise Lost("the batch ended before its worker could be killed")
             done = max(done, (status.get("output") or {}).get("done", 0))
             await asyncio.sleep(POLL_S)
         killed = time.perf_counter()
         _kill_worker(side.process.pid)
-        output = await wait_for_output(client, endpoint, job)
+        output = await _wait_for_output(client, endpoint, job)
     ended = time.perf_counter()
     counts = output[0]["batch"]["request_counts"]
     if counts["completed"] != lines:
@@ -103,6 +108,60 @@ async def measure_batch(side: HttpSide, volume: Path, lines: int, tokens: int) -
             }
         }
     )
+
+
+async def measure_fine_tune(side: WorkerSide) -> Round:
+    """Train an adapter on rows, and call it.
+
+    Raises:
+        Lost: If the job fails.
+    """
+    rows = [
+        {
+            "messages": [
+                {"role": "user", "content": prompt},
+                {"role": "assistant", "content": "Yes."},
+            ]
+        }
+        for prompt in http_load.prompts(ROWS)
+    ]
+    job_input = {"fine_tune": {"rows": rows, "hyperparameters": {"n_epochs": 1}}}
+    began = time.perf_counter()
+    async with aiohttp.ClientSession(raise_for_status=True) as client:
+        job = await _submit_job(client, side.endpoint, job_input)
+        output = await _wait_for_output(client, side.endpoint, job)
+        trained_s = time.perf_counter() - began
+        adapter = output[0]["fine_tune"]["fine_tuned_model"]
+        await answer_text(client, side, adapter)
+    answered_s = time.perf_counter() - began
+    return Round({"fine-tune": {"trained_s": trained_s, "answered_s": answered_s}})
+
+
+async def _submit_job(client: aiohttp.ClientSession, endpoint: str, job_input: Any) -> str:
+    policy = {"executionTimeout": 3_600_000}
+    body = {"input": job_input, "policy": policy}
+    async with client.post(f"{endpoint}/run", json=body) as response:
+        return str((await response.json())["id"])
+
+
+async def _job_status(client: aiohttp.ClientSession, endpoint: str, job: str) -> dict[str, Any]:
+    """Return the status of a job.
+
+    Raises:
+        Lost: If the job has failed.
+    """
+    async with client.get(f"{endpoint}/status/{job}") as response:
+        status: dict[str, Any] = await response.json()
+    if status["status"] not in ("IN_QUEUE", "IN_PROGRESS", "COMPLETED"):
+        raise Lost(f"a job is {status['status']}: {status.get('error')}")
+    return status
+
+
+async def _wait_for_output(client: aiohttp.ClientSession, endpoint: str, job: str) -> Any:
+    """Return the output of a job when it has completed; raise as ``_job_status`` does."""
+    while (status := await _job_status(client, endpoint, job))["status"] != "COMPLETED":  # noqa: ASYNC110 - another process runs it
+        await asyncio.sleep(POLL_S)
+    return status["output"]
 
 
 def _kill_worker(platform: int) -> None:

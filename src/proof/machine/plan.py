@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proof.machine import batches, faults, features
+from proof.machine import faults, features, long_work
 from proof.measure import sides
 from proof.measure.comparison import Round
 from proof.measure.figures import Load
@@ -65,7 +65,7 @@ class Part:
 
     Args:
         text: Its description for the user.
-        minutes: Its duration on a CPU with the size `tiny`, and on a GPU with 0.5B and with 8B.
+        minutes: Its duration for each size of ``SIZES``: `tiny` on a CPU, the others on a GPU.
         sessions: Returns its sessions in their order.
     """
 
@@ -119,7 +119,7 @@ class Plan:
             "VLLM_NO_USAGE_STATS": "1",
         }
         environ |= {} if self.is_gpu else {"VLLM_CPU_KVCACHE_SPACE": "1"}
-        return Conditions("", {**self.engine, **engine}, environ, start_s=START_S)
+        return Conditions({**self.engine, **engine}, environ, start_s=START_S)
 
     def eager(self, home: str, **engine: Any) -> Conditions:
         """Return conditions without compilation, for steps that are not about speed."""
@@ -174,10 +174,10 @@ def batch_sessions(plan: Plan) -> Sequence[Session]:
     conditions = plan.eager("batch")
     lines, tokens = (4_000, 64) if plan.is_gpu else (1_500, 64)
     volume = Path(conditions.environ["BASE_PATH"])
-    step = partial(batches.measure_batch, volume=volume, lines=lines, tokens=tokens)
+    step = partial(long_work.measure_batch, volume=volume, lines=lines, tokens=tokens)
     return (
         Session(
-            "worker", "start for a batch", batches.restarted_worker, conditions, {"batch": step}
+            "worker", "start for a batch", long_work.restarted_worker, conditions, {"batch": step}
         ),
     )
 
@@ -185,7 +185,7 @@ def batch_sessions(plan: Plan) -> Sequence[Session]:
 def fine_tune_sessions(plan: Plan) -> Sequence[Session]:
     # The training has the whole memory: the engine stops meanwhile.
     conditions = plan.eager("fine-tune", enable_lora=True, fine_tune="exclusive")
-    steps: dict[str, Step] = {"fine-tune": features.measure_fine_tune}
+    steps: dict[str, Step] = {"fine-tune": long_work.measure_fine_tune}
     return (Session("worker", "start for a fine-tune", sides.worker, conditions, steps),)
 
 

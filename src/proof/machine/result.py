@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from pydantic import TypeAdapter
 
-from proof.measure.comparison import Groups, Round, medians
+from proof.measure.comparison import Groups, Round, side_medians
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,7 @@ class Proof:
 
     def sides(self) -> dict[str, Groups]:
         """Return the medians of each side."""
-        return {
-            name: medians([each.figures for each in rounds]) for name, rounds in self.rounds.items()
-        }
+        return side_medians(self.rounds)
 
 
 FILE_FORMAT = TypeAdapter(Proof)

@@ -13,7 +13,7 @@ from proof.machine.rows import headline
 from proof.measure.comparison import Round
 from proof.measure.output import Output
 from proof.measure.processes import Lost
-from proof.measure.sides import HttpSide, WorkerSide
+from proof.measure.sides import HttpSide
 
 # Maximum seconds of a step.
 STEP_S = 900.0
@@ -45,7 +45,12 @@ class Run:
             starting = session.start(self.model, session.conditions)
             side = started = await stack.enter_async_context(starting)
             if session.is_reported:
-                self._record(session.side, _start_round(session.name, started))
+                self._record(
+                    session.side,
+                    Round(
+                        {session.name: {"first_s": started.first_s}}, phases=started.output.phases
+                    ),
+                )
         output = side.output if side else Output()
         for name, step in session.steps.items():
             async with self._step(session.side, name, output):
@@ -79,11 +84,6 @@ class Run:
         lines = lines or list(output.last_lines if output else [])
         self.proof.failures.append(Failure(side, name, reason, lines))
         print(f"failed: {reason}", end="")
-
-
-def _start_round(name: str, side: HttpSide) -> Round:
-    phases = side.phases if isinstance(side, WorkerSide) else {}
-    return Round({name: {"first_s": side.first_s}}, phases=phases)
 
 
 def _reason(error: BaseException) -> str:

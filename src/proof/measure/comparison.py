@@ -48,9 +48,7 @@ class Comparison:
 
     def sides(self) -> dict[str, Groups]:
         """Return the medians of each side over all rounds."""
-        found = {
-            name: medians([each.figures for each in rounds]) for name, rounds in self.rounds.items()
-        }
+        found = side_medians(self.rounds)
         if self.others and "worker" in found:
             found["worker"] |= medians(self.others)
         return found
@@ -69,6 +67,11 @@ def medians(rounds: Sequence[Groups]) -> Groups:
     return {
         name: median_of([groups[name] for groups in rounds if name in groups]) for name in names
     }
+
+
+def side_medians(rounds: Mapping[str, Sequence[Round]]) -> dict[str, Groups]:
+    """Return the medians of each side."""
+    return {side: medians([each.figures for each in found]) for side, found in rounds.items()}
 
 
 def median_stream(rounds: Sequence[Round]) -> Arrivals:

@@ -18,7 +18,7 @@ import psutil
 
 from proof.measure import callers, http_load, usage
 from proof.measure.figures import Load, Measurement, figures
-from proof.measure.output import Output, Phase, read_output
+from proof.measure.output import Output, read_output
 from proof.measure.processes import ROOT, Lost, next_line, run_process
 
 START_S = 180.0
@@ -34,16 +34,16 @@ class Conditions:
     """Conditions that are the same on all sides.
 
     Args:
-        title: Their description for the output.
         engine: Options of the engine.
         environ: Variables of the side's process.
+        title: Their description for the output.
         server_flags: Options that only vLLM's server has.
         start_s: Maximum seconds until the first token.
     """
 
-    title: str
     engine: Mapping[str, Any]
     environ: Mapping[str, str]
+    title: str = ""
     server_flags: tuple[str, ...] = ()
     start_s: float = START_S
 
@@ -107,11 +107,6 @@ class WorkerSide(HttpSide):
     platform: Process
     control: str
     endpoint: str
-
-    @property
-    def phases(self) -> dict[str, Phase]:
-        """The phases of the worker's startup."""
-        return self.output.phases
 
     async def run(self, load: Load, models: Sequence[str] = (NAME,)) -> Measurement:
         before = await self._posts()

@@ -14,7 +14,7 @@ from proof.measure.comparison import Round
 from proof.measure.processes import Lost, run_process
 from proof.measure.sides import Conditions, HttpSide
 
-CONDITIONS = Conditions("", {}, {})
+CONDITIONS = Conditions({}, {})
 
 
 @asynccontextmanager
