@@ -165,10 +165,19 @@ async def test_the_figures_are_those_that_the_caller_gets(client: Client) -> Non
 
 
 async def test_a_stream_reports_its_first_token_as_its_caller_sees_it(client: Client) -> None:
-    yields = await client.ask("stream", prompt="Hi", stream=True, receipt=True, max_batch_size=1)
-    receipt = yields[-1]["receipt"]
-    assert abs(1000 * client.first_s["stream"] - receipt["first_token_ms"]) < 50
-    assert abs(1000 * client.seconds["stream"] - receipt["total_ms"]) < 50
+    differences_ms = []
+    # A busy machine delays some callers, but not all of them.
+    for id in map("stream-{}".format, range(5)):
+        yields = await client.ask(id, prompt="Hi", stream=True, receipt=True, max_batch_size=1)
+        receipt = yields[-1]["receipt"]
+        first_ms, total_ms = 1000 * client.first_s[id], 1000 * client.seconds[id]
+        # They are rounded to 0.1 ms.
+        assert receipt["first_token_ms"] <= first_ms + 0.1
+        assert receipt["total_ms"] <= total_ms + 0.1
+        differences_ms.append(
+            max(first_ms - receipt["first_token_ms"], total_ms - receipt["total_ms"])
+        )
+    assert min(differences_ms) < 50
 
 
 async def test_cached_tokens_of_a_prompt_are_counted(client: Client) -> None:
