@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from proof.machine import system
@@ -201,8 +202,10 @@ def write(proof: Proof, output: Path) -> None:
 def _stop(measuring: asyncio.Task[None]) -> None:
     # A further signal must not interrupt the cleanup.
     if not measuring.cancelling():
-        print("\nStopping ...", file=sys.stderr)
         measuring.cancel()
+        # The terminal may be closed.
+        with suppress(OSError):
+            print("\nStopping ...", file=sys.stderr)
 
 
 async def main() -> int:
@@ -217,7 +220,6 @@ async def main() -> int:
         print(lost, file=sys.stderr)
         return 1
     except asyncio.CancelledError:
-        print("Stopped.", file=sys.stderr)
         return INTERRUPTED
     return 0
 

@@ -46,9 +46,11 @@ async def measure_cancel(side: HttpSide, tokens: int) -> Round:
                 cancel = await _submit(client, side, body)
             else:
                 cancel = await _connect(client, side, body)
-            await _wait_for_running(client, side, 2)
-            began = time.perf_counter()
-            await cancel()
+            try:
+                await _wait_for_running(client, side, 2)
+                began = time.perf_counter()
+            finally:
+                await cancel()
             await _wait_for_running(client, side, 1)
             times_ms.append(1000 * (time.perf_counter() - began))
     return Round({"cancel": {"freed_ms": statistics.median(times_ms)}})

@@ -14,8 +14,9 @@ import psutil
 ROOT = Path(__file__).parents[3]
 # In the command of a process that removes shared memory when its users have exited.
 TRACKER = "multiprocessing.resource_tracker"
-# Maximum seconds that it takes, and that all processes take to end.
-TRACKERS_S, KILL_S = 5.0, 60.0
+# Maximum seconds of trackers after the end of the others, and of all processes, some of which may
+# wait for a slow disk.
+TRACKERS_S, KILL_S = 10.0, 300.0
 
 
 class Lost(Exception):
@@ -69,21 +70,24 @@ def _kill_session(leader: int) -> None:
     Python's resource trackers end by themselves after the others, and remove their shared memory.
     This blocks the event loop for some milliseconds, so that no cancel interrupts it.
     """
-    others = _descendants(leader)
-    began = time.monotonic()
-    while members := [*_session_members(leader), *filter(_is_alive, others)]:
-        seconds = time.monotonic() - began
-        for member in members:
-            with suppress(psutil.Error):
-                if seconds > TRACKERS_S or not is_resource_tracker(member):
-                    member.kill()
-        if seconds > KILL_S:
+    descendants = _descendants(leader)
+    began = trackers_began = time.monotonic()
+    while members := [*_session_members(leader), *filter(_is_alive, descendants)]:
+        now = time.monotonic()
+        if others := [member for member in members if not is_resource_tracker(member)]:
+            trackers_began = now
+        for member in others if now < trackers_began + TRACKERS_S else members:
+            with suppress(psutil.NoSuchProcess):
+                member.kill()
+        if now > began + KILL_S:
             break
         time.sleep(0.01)
 
 
 def is_resource_tracker(process: psutil.Process) -> bool:
-    return TRACKER in " ".join(process.cmdline())
+    with suppress(psutil.NoSuchProcess):
+        return TRACKER in " ".join(process.cmdline())
+    return False
 
 
 def _descendants(leader: int) -> list[psutil.Process]:

@@ -105,3 +105,22 @@ def test_ctrl_c_leaves_nothing(folder: Path, step: int) -> None:
     assert_nothing_is_left(folder)
     assert not (folder / "output").exists()
     assert "Traceback" not in (folder / "log").read_text()
+
+
+def test_a_closed_terminal_leaves_nothing(folder: Path) -> None:
+    command = (*COMMAND, folder / "output", "--only", "starts")
+    with subprocess.Popen(
+        command, env=environ(folder), stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as proof:
+        assert proof.stdout is not None
+        printed = b""
+        while b"[ 1/" not in printed:
+            printed += proof.stdout.read(1)
+        proof.stdout.close()
+        time.sleep(1)
+        proof.send_signal(signal.SIGHUP)
+        # Python exits with 120 if it can't write its last output.
+        assert proof.wait() in (120, 130)
+    wait_until(lambda: not pids_with_variable(VARIABLE, str(folder)))
+    assert_nothing_is_left(folder)
+    assert not (folder / "output").exists()
