@@ -45,18 +45,56 @@ class Claim:
 
 _CLAIM_JSON = TypeAdapter(Claim)
 
-# Leases that this process owns.
-_leases: set["Lease"] = set()
+class _Renewals:
+    """The leases that this process owns. One thread renews them, and exists while there are any."""
+
+    def __init__(self) -> None:
+        self._leases: set[Lease] = set()
+        self._changed = threading.Condition()
+        self._is_thread_running = False
+
+    def __iter__(self) -> Iterator["Lease"]:
+        with self._changed:
+            return iter(tuple(self._leases))
+
+    def add(self, lease: "Lease") -> None:
+        with self._changed:
+            self._leases.add(lease)
+            if not self._is_thread_running:
+                threading.Thread(target=self._renew_leases, name="leases", daemon=True).start()
+                self._is_thread_running = True
+
+    def remove(self, lease: "Lease") -> bool:
+        """Renew a lease no longer; return whether it was renewed until now."""
+        with self._changed:
+            is_known = lease in self._leases
+            self._leases.discard(lease)
+            self._changed.notify()
+        return is_known
+
+    def _renew_leases(self) -> None:
+        """Renew all leases every ``HEARTBEAT_S`` seconds, until there are none."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._leases, HEARTBEAT_S)
+                self._is_thread_running = bool(self._leases)
+                if not self._is_thread_running:
+                    return
+            for lease in self:
+                lease.renew()
+
+
+_renewals = _Renewals()
 
 
 def release_all_leases() -> None:
     """Release all leases of this process, which is about to exit."""
-    for lease in tuple(_leases):
+    for lease in _renewals:
         lease.release()
 
 
 class Lease:
-    """A lease that this process owns. A thread renews it until ``release``.
+    """A lease that this process owns, which is renewed until ``release``.
 
     ``lost`` is set when another worker has taken over: the work that the lease protects must stop.
 
@@ -73,16 +111,12 @@ class Lease:
         self._progress = progress
         self.owner = uuid4().hex
         self._beats = 0
-        self._released = threading.Event()
         self._write_claim()
-        _leases.add(self)
-        self._thread = threading.Thread(target=self.renew_until_released, name="lease", daemon=True)
-        self._thread.start()
+        _renewals.add(self)
 
     def release(self) -> None:
         """Release the lease, so that another worker can acquire it immediately."""
-        self._released.set()
-        _leases.discard(self)
+        _renewals.remove(self)
         with contextlib.suppress(OSError):
             if self._is_owned():
                 self._path.unlink(missing_ok=True)
@@ -92,17 +126,16 @@ class Lease:
         is_newest = _newest_lease_number(self._path.parent) == self.number
         return is_newest and self.owner.encode() in self._path.read_bytes()
 
-    def renew_until_released(self) -> None:
-        """Rewrite the lease every ``HEARTBEAT_S`` seconds until it is released or lost."""
-        while not self._released.wait(HEARTBEAT_S):
-            try:
-                if not self._is_owned():
-                    break
+    def renew(self) -> None:
+        """Write the next heartbeat, or set ``lost`` if another worker has taken over."""
+        try:
+            if self._is_owned():
                 self._write_claim()
-            except OSError:
-                # If the error persists, another worker takes over.
-                continue
-        if not self._released.is_set():
+                return
+        except OSError:
+            # If the error persists, another worker takes over.
+            return
+        if _renewals.remove(self):
             self.lost.set()
 
     def _write_claim(self) -> None:

@@ -224,7 +224,7 @@ def expect_heartbeats(directory: Path, name: str) -> None:
 @without_heartbeats
 @pytest.mark.parametrize("attempt", [2, 1])
 def test_a_slow_owner_notices_its_loss_and_leaves_its_successor_alone(
-    directory: Path, acquire: Acquire, monkeypatch: pytest.MonkeyPatch, attempt: int
+    directory: Path, acquire: Acquire, attempt: int
 ) -> None:
     slow, successor = acquire(LeaseDirectory(directory)), acquire(poll_repeatedly(directory))
     if attempt == slow.number:
@@ -232,13 +232,26 @@ def test_a_slow_owner_notices_its_loss_and_leaves_its_successor_alone(
         successor.release()
         successor = acquire(LeaseDirectory(directory))
     assert successor.number == attempt
-    monkeypatch.setattr(lease, "HEARTBEAT_S", 0.02)
-    for owner in (slow, successor):
-        threading.Thread(target=owner.renew_until_released, daemon=True).start()
-    assert slow.lost.wait(HUNG_S)
+    slow.renew()
+    assert slow.lost.is_set()
     slow.release()
-    expect_heartbeats(directory, f"lease-{attempt}")
+    before = (directory / f"lease-{attempt}").read_bytes()
+    successor.renew()
+    assert (directory / f"lease-{attempt}").read_bytes() != before
     assert (successor.lost.is_set(), file_names(directory)) == (False, [f"lease-{attempt}"])
+
+
+def test_one_thread_renews_all_leases_and_ends_with_the_last_one(tmp_path: Path) -> None:
+    def renewing_threads() -> int:
+        return sum(thread.name == "leases" for thread in threading.enumerate())
+
+    with ExitStack() as stack:
+        for number in range(100):
+            assert stack.enter_context(LeaseDirectory(tmp_path / str(number)).acquire())
+        for number in range(100):
+            expect_heartbeats(tmp_path / str(number), "lease-1")
+        assert renewing_threads() == 1
+    wait_until(lambda: not renewing_threads())
 
 
 @pytest.mark.parametrize("step", ["_is_owned", "_write_claim"])
