@@ -254,6 +254,8 @@ class Worker:
 
         def source() -> AsyncGenerator[Piece[Any], None]:
             record.submitted_at = time.monotonic()
+            if not reply.needs_no_slot:
+                self._resources.window.note_other_request()
             engine_use.set(record.use)
             return reply.pieces()
 

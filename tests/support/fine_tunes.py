@@ -23,10 +23,11 @@ from trainer.spec import (
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneResult, StoredFineTune
 from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
-from worker.fine_tunes.training_setup import TrainingQueue, TrainingSetup
+from worker.fine_tunes.training_setup import TrainingSetup
 from worker.long_work.attempt import Attempt
+from worker.long_work.kinds import KINDS
 from worker.long_work.record import REQUEST
-from worker.long_work.runner import RunOutcome
+from worker.long_work.runner import RunOutcome, WorkLine
 
 SCRIPTED_TRAINER = Path(__file__).parent / "trainers" / "scripted.py"
 COMMAND = (sys.executable, "-I", "-S", str(SCRIPTED_TRAINER))
@@ -103,7 +104,8 @@ class ScriptedTrainingSetup(TrainingSetup):
 
     def __init__(self, root: Path, **changes: Any) -> None:
         self.adapters_directory, self.command = root / "adapters", COMMAND
-        self.queue, self.reserve_memory, self.low_priority = TrainingQueue(), None, True
+        self.reserve_memory, self.low_priority = None, True
+        self.line = WorkLine(KINDS["fine_tune"].places)
         self._root = root
         vars(self).update(changes)
 
@@ -134,7 +136,9 @@ async def run_attempt(
     """Run an attempt at a fine-tune, as a job does."""
     attempt = Attempt(fine_tune, seconds - WIND_DOWN_S, closed_at)
     progress = {} if progress is None else progress
-    return await run_fine_tune(records_of(fine_tune), fine_tune, training_setup, attempt, progress)
+    return await run_fine_tune(
+        records_of(fine_tune), fine_tune, training_setup, attempt, training_setup.line, progress
+    )
 
 
 def start_attempt(

@@ -31,8 +31,6 @@ from worker.volume import translate_os_errors
 
 # Seconds between two checks whether the attempt has to stop.
 POLL_S = 1.0
-# Seconds between two checks of the window for free slots.
-WINDOW_POLL_S = 0.02
 # Seconds after the deadline until running lines are aborted.
 ABORT_GRACE_S = 20.0
 # Seconds before each retry of a line with a retryable error.
@@ -82,7 +80,8 @@ class ShardRun:
     window: SlotWindow
     report_progress: Callable[[], Awaitable[None]]
     _running: dict[asyncio.Task[None], InputLine] = field(default_factory=dict)
-    _line_done: asyncio.Event = field(default_factory=asyncio.Event)
+    # Set when a line is done, or when another batch or request changes the free slots.
+    _slots_changed: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: BaseException | None = None
 
     async def run(self, attempt: Attempt, is_lost: Callable[[], bool]) -> StopReason:  # noqa: C901, PLR0915 - its steps share variables
@@ -108,30 +107,31 @@ class ShardRun:
         is_exhausted = False
         polled_at = time.monotonic()
         try:
-            while True:
-                if not next_lines and not is_exhausted:
-                    lines = await asyncio.to_thread(self._read_ahead, unanswered)
-                    if lines is None:
-                        return StopReason.INPUT_CHANGED
-                    next_lines, is_exhausted = lines[::-1], not lines
-                deadline = attempt.deadline
-                next_lines += self._preempt_lines()
-                while (
-                    next_lines
-                    and self.window.free_slot_count > 0
-                    and time.monotonic() < deadline
-                    and not is_lost()
-                ):
-                    self._start_line(next_lines.pop(), endpoint, part)
-                if is_exhausted and not next_lines and not self._running:
-                    return StopReason.DONE
-                await self._wait_for_line(WINDOW_POLL_S if next_lines else POLL_S)
-                if time.monotonic() - polled_at >= POLL_S:
-                    polled_at = time.monotonic()
-                    part.raise_commit_error()
-                    await self.report_progress()
-                    if stop := await self._stop_reason(deadline, is_lost):
-                        return stop
+            with self.window.set_on_change(self._slots_changed):
+                while True:
+                    if not next_lines and not is_exhausted:
+                        lines = await asyncio.to_thread(self._read_ahead, unanswered)
+                        if lines is None:
+                            return StopReason.INPUT_CHANGED
+                        next_lines, is_exhausted = lines[::-1], not lines
+                    deadline = attempt.deadline
+                    next_lines += self._preempt_lines()
+                    while (
+                        next_lines
+                        and self.window.free_slot_count > 0
+                        and time.monotonic() < deadline
+                        and not is_lost()
+                    ):
+                        self._start_line(next_lines.pop(), endpoint, part)
+                    if is_exhausted and not next_lines and not self._running:
+                        return StopReason.DONE
+                    await self._wait_for_change()
+                    if time.monotonic() - polled_at >= POLL_S:
+                        polled_at = time.monotonic()
+                        part.raise_commit_error()
+                        await self.report_progress()
+                        if stop := await self._stop_reason(deadline, is_lost):
+                            return stop
         finally:
             running = tuple(self._running)
             for task in running:
@@ -164,7 +164,7 @@ class ShardRun:
         return StopReason.OUT_OF_TIME if is_over else None
 
     def _start_line(self, line: InputLine, endpoint: str, part: PartWriter) -> None:
-        self.window.running += 1
+        self.window.take_slot()
         task = asyncio.create_task(self._process_line(line, endpoint, part))
         self._running[task] = line
         task.add_done_callback(self._on_line_done)
@@ -174,29 +174,29 @@ class ShardRun:
         lines: list[InputLine] = []
         while self._running and self.window.free_slot_count < 0:
             task, line = self._running.popitem()
-            self.window.running -= 1
+            self.window.free_slot()
             if task.cancel():
                 lines.append(line)
         return lines
 
     def _on_line_done(self, task: asyncio.Task[None]) -> None:
-        if self._running.pop(task, None) is not None:
-            self.window.running -= 1
         if not task.cancelled():
             self._failure = self._failure or task.exception()
-        # An event: ``asyncio.wait`` would iterate over all running lines each time a line is done.
-        self._line_done.set()
+        # This also sets the event, unlike ``asyncio.wait``, which would iterate over all running
+        # lines each time a line is done.
+        if self._running.pop(task, None) is not None:
+            self.window.free_slot()
 
-    async def _wait_for_line(self, timeout_s: float) -> None:
-        """Wait until a line is done, or until the timeout.
+    async def _wait_for_change(self) -> None:
+        """Wait until a line is done or the free slots have changed, at most for ``POLL_S``.
 
         Raises:
             WorkerError: A line has stopped the attempt; see ``run``.
         """
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._line_done.wait()
-        self._line_done.clear()
+            async with asyncio.timeout(POLL_S):
+                await self._slots_changed.wait()
+        self._slots_changed.clear()
         if self._failure is not None:
             raise self._failure
 

@@ -62,7 +62,7 @@ def make_answer(
         attempt = resources.make_attempt(batch, (spec.max_runtime_sec or time_limit) - WIND_DOWN_S)
         answer_line = await asyncio.to_thread(_make_line_answerer, batch, resources)
         step = BatchStep(batches, batch, answer_line, resources.window, progress)
-        outcome = await runner.run_steps(batches, batch, attempt, step)
+        outcome = await runner.run_steps(batches, batch, attempt, step, resources.lines[job.kind])
         response = {"batch": await asyncio.to_thread(objects.batch, batch)}
         counts = response["batch"]["usage"]
         usage.add(counts["input_tokens"], counts["output_tokens"])

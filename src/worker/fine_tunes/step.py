@@ -17,9 +17,9 @@ from worker.fine_tunes.memory import POLL_S, reserve_memory
 from worker.fine_tunes.publish import publish_result
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneFailed, FineTuneResult
-from worker.fine_tunes.training_setup import QueuePosition, TrainingSetup
+from worker.fine_tunes.training_setup import TrainingSetup
 from worker.long_work.attempt import Attempt
-from worker.long_work.runner import RunOutcome, run_steps
+from worker.long_work.runner import RunOutcome, WorkLine, run_steps
 from worker.volume import check_space, translate_os_errors, write_file
 from worker.volume.lease import Lease
 
@@ -36,17 +36,14 @@ async def run_fine_tune(
     fine_tune: FineTune,
     training_setup: TrainingSetup,
     attempt: Attempt,
+    line: WorkLine,
     progress: dict[str, float],
 ) -> RunOutcome:
     """Run a fine-tune in a job; see ``long_work.runner.run_steps``."""
     request = await asyncio.to_thread(lambda: fine_tune.request)
     progress["epochs"] = request.spec.epochs
-    position = request.created_at, request.id
-    step = FineTuneStep(fine_tune, position, training_setup, progress)
-    try:
-        return await run_steps(fine_tunes, fine_tune, attempt, step)
-    finally:
-        training_setup.queue.leave(position)
+    step = FineTuneStep(fine_tune, training_setup, progress)
+    return await run_steps(fine_tunes, fine_tune, attempt, step, line)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +67,10 @@ class TrainingTurn:
 
 
 class FineTuneStep:
-    """One job's work on a fine-tune, after a wait for its turn and lease. Use on one event loop.
+    """One job's work on a fine-tune, under its lease. Use on one event loop.
 
     Args:
         fine_tune: Fine-tune to run.
-        position: Position in the worker's training queue.
         training_setup: Training setup of the worker.
         progress: Progress that this step updates; any thread may read it.
     """
@@ -82,33 +78,28 @@ class FineTuneStep:
     def __init__(
         self,
         fine_tune: FineTune,
-        position: QueuePosition,
         training_setup: TrainingSetup,
         progress: dict[str, float],
     ) -> None:
         self._fine_tune = fine_tune
-        self._position = position
         self._training_setup = training_setup
         self._progress = progress
         self._crashes = 0
 
     async def __call__(self, attempt: Attempt) -> bool:
-        """Do the remaining work; return False if it is the turn of another fine-tune or worker.
+        """Do the remaining work; return False if another worker may be doing it.
 
         Raises:
             WorkerError: The volume fails, or the training can't run here. Another job can continue.
         """
-        with self._training_setup.queue.try_take_turn(self._position) as has_turn:
-            if not has_turn:
+        async with attempt.acquire_lease("run") as lease:
+            if lease is None:
                 return False
-            async with attempt.acquire_lease("run") as lease:
-                if lease is None:
-                    return False
-                try:
-                    await self._train_and_publish(TrainingTurn(self._fine_tune, attempt, lease))
-                except FineTuneFailed as failure:
-                    result = FineTuneResult(status="failed", error=failure.error)
-                    await self._end_tuning(result)
+            try:
+                await self._train_and_publish(TrainingTurn(self._fine_tune, attempt, lease))
+            except FineTuneFailed as failure:
+                result = FineTuneResult(status="failed", error=failure.error)
+                await self._end_tuning(result)
         return True
 
     async def _train_and_publish(self, turn: TrainingTurn) -> None:

@@ -1,9 +1,9 @@
-"""Everything that a worker needs to train adapters one at a time: model, memory and process."""
+"""Everything that a worker needs to train adapters: model, memory and process."""
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -25,37 +25,6 @@ MEMORY_TIMEOUT_S = 60.0
 
 # Returns a context manager that reserves memory for a block; requests to the engine wait meanwhile.
 ReserveMemory = Callable[[], AbstractAsyncContextManager[None]]
-
-
-# Creation time of a fine-tune, and its id.
-QueuePosition = tuple[int, str]
-
-
-class TrainingQueue:
-    """Lets a worker train one adapter at a time, oldest fine-tune first. Use on one event loop."""
-
-    def __init__(self) -> None:
-        self._waiting: set[QueuePosition] = set()
-        self._busy = False
-
-    @contextlib.contextmanager
-    def try_take_turn(self, position: QueuePosition) -> Iterator[bool]:
-        """Yield whether it is this position's turn, and reserve the turn for the block."""
-        self._waiting.add(position)
-        has_turn = not self._busy and position == min(self._waiting)
-        self._busy = self._busy or has_turn
-        try:
-            yield has_turn
-        finally:
-            if has_turn:
-                self._busy = False
-                # Removed until the next call, so that it doesn't delay other fine-tunes: another
-                # worker may be training this one.
-                self._waiting.discard(position)
-
-    def leave(self, position: QueuePosition) -> None:
-        """Leave the queue."""
-        self._waiting.discard(position)
 
 
 class TrainingSetup:
@@ -83,7 +52,6 @@ class TrainingSetup:
         self._settings = settings
         self.reserve_memory = reserve_memory
         self.low_priority = low_priority
-        self.queue = TrainingQueue()
         # Command of the trainer's process.
         self.command: Sequence[str] = COMMAND
         # Directory where adapters are published.

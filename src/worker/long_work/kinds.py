@@ -21,6 +21,7 @@ class WorkKind:
         folder: Directory of its records on the volume.
         records_class: Import path of the class for all of its records, "module:name".
         answer_function: Import path of the function that answers a job of this kind, "module:name".
+        places: Number of jobs of this kind that a worker runs concurrently; the others wait.
         needs_training: Whether it needs a worker that trains, instead of one with an engine.
     """
 
@@ -28,6 +29,7 @@ class WorkKind:
     folder: str
     records_class: str
     answer_function: str
+    places: int
     needs_training: bool = False
 
     def load_records(self, settings: Settings) -> "Records[Any, Any]":
@@ -43,13 +45,21 @@ class WorkKind:
 # Kinds by the key in the input of the jobs that run such work.
 KINDS = {
     "batch": WorkKind(
-        "batch", "batches", "worker.batches.store:Batches", "worker.dialects.batch_jobs:make_answer"
+        "batch",
+        "batches",
+        "worker.batches.store:Batches",
+        "worker.dialects.batch_jobs:make_answer",
+        # One batch can fill the engine. Two more fill the slots that it leaves free while its input
+        # is validated, its last lines run, its output is written, or another worker has its lease.
+        places=3,
     ),
     "fine_tune": WorkKind(
         "fine-tune",
         "fine_tunes",
         "worker.fine_tunes.record:FineTunes",
         "worker.dialects.fine_tune_jobs:make_answer",
+        # A training uses all of the memory and of the processor that it can get.
+        places=1,
         needs_training=True,
     ),
 }

@@ -77,6 +77,7 @@ async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:
         Conflict: The batch has already ended.
     """
     await asyncio.to_thread(batch.cancel)
+    resources.lines[batch.kind].wake(batch.id)
     has_ended = await asyncio.to_thread(resources.batches.end_if_due, batch)
     return {} if has_ended else await resources.start_long_jobs(batch.work_reference)
 

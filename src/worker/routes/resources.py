@@ -16,6 +16,7 @@ from worker.errors import InvalidInput
 from worker.long_work.attempt import Attempt
 from worker.long_work.kinds import KINDS, WorkReference
 from worker.long_work.record import Record
+from worker.long_work.runner import WorkLine
 from worker.process.concurrency import max_jobs_from_queue
 from worker.receipts import Receipts
 from worker.settings import Settings
@@ -67,6 +68,8 @@ class Resources:
             max_jobs_from_queue(settings.batch_concurrency, engines.base_model.slots),
             count_other_requests,
         )
+        # The lines in which jobs for long work wait for this worker, by their keys in ``KINDS``.
+        self.lines = {key: WorkLine(kind.places) for key, kind in KINDS.items()}
         # Signed URLs of files, for the HTTP server.
         self.links = SignedLinks(Volume.from_settings(settings))
         self._start_work = start_work
@@ -76,6 +79,8 @@ class Resources:
     def stop_long_work(self) -> None:
         """End the attempts at long work soon, because the worker is stopping. Thread-safe."""
         self.shutdown_at = time.monotonic()
+        for line in self.lines.values():
+            line.close()
 
     def make_attempt(self, work: Record, time_limit: float) -> Attempt:
         """Return an attempt at long work for ``time_limit`` seconds, less if the worker stops."""

@@ -45,6 +45,7 @@ class Claim:
 
 _CLAIM_JSON = TypeAdapter(Claim)
 
+
 class _Renewals:
     """The leases that this process owns. One thread renews them, and exists while there are any."""
 

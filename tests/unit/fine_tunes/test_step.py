@@ -268,18 +268,21 @@ async def test_a_worker_that_has_lost_its_lease_stops_its_trainer_and_waits(
     assert len(trainer_pids(fine_tune)) == 2
 
 
-async def test_a_worker_trains_one_adapter_at_a_time_and_the_oldest_first(tmp_path: Path) -> None:
+async def test_a_worker_trains_one_adapter_at_a_time_in_the_order_of_the_jobs(
+    tmp_path: Path,
+) -> None:
     shared = ScriptedTrainingSetup(tmp_path)
-    first, younger, older, unwanted = (
-        scripted_fine_tune(tmp_path, script, id=f"ftjob-{str(age) * 24}", created_at=10 - age)
-        for age, script in enumerate((WAITS, DONE, DONE, DONE))
+    first, second, third, unwanted = (
+        scripted_fine_tune(tmp_path, script, id=f"ftjob-{str(number) * 24}")
+        for number, script in enumerate((WAITS, DONE, DONE, DONE))
     )
     tasks = [start_attempt(first, shared)]
     await wait_for_step(first)
-    tasks += [start_attempt(fine_tune, shared) for fine_tune in (younger, older, unwanted)]
-    await poll_until(lambda: len(shared.queue._waiting) == len(tasks))
+    tasks += [start_attempt(fine_tune, shared) for fine_tune in (second, third, unwanted)]
+    await poll_until(lambda: shared.line.waiting_count == 3)
     # A waiting fine-tune is cancelled immediately.
     unwanted.cancel()
+    shared.line.wake(unwanted.id)
     assert await asyncio.wait_for(tasks.pop(), HUNG_S) == "ended"
     assert (unwanted.status, unwanted.attempt_paths(), tasks[0].done()) == (
         "cancelled",
@@ -288,10 +291,10 @@ async def test_a_worker_trains_one_adapter_at_a_time_and_the_oldest_first(tmp_pa
     )
     first.cancel()
     assert [await task for task in tasks] == ["ended"] * 3
-    events = [fine_tune.attempt_paths()[0] / "events.jsonl" for fine_tune in (older, younger)]
+    events = [fine_tune.attempt_paths()[0] / "events.jsonl" for fine_tune in (second, third)]
     start_times = [path.stat().st_mtime_ns for path in events]
     end_times = [
-        (fine_tune.directory / "result.json").stat().st_mtime_ns for fine_tune in (first, older)
+        (fine_tune.directory / "result.json").stat().st_mtime_ns for fine_tune in (first, second)
     ]
     # File times have a resolution of some milliseconds.
     assert end_times[0] <= start_times[0] <= end_times[1] <= start_times[1]

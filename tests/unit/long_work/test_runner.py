@@ -5,15 +5,17 @@ import math
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.engine.scripted import settings
+from support.processes.background import HUNG_S, poll_until
 
 from worker.errors import VolumeError
 from worker.long_work.attempt import Attempt
 from worker.long_work.record import PAUSED, REQUEST, RESULT, Record, StoredRequest, TimedModel
 from worker.long_work.records import Records
-from worker.long_work.runner import run_steps
+from worker.long_work.runner import RunOutcome, Step, WorkLine, run_steps
 
 PAUSE, CANCEL = "pause.json", "cancel.json"
 
@@ -76,6 +78,12 @@ def make_attempt(task: Task, seconds: float = 3600.0, closed_at: float = math.in
     return Attempt(task, seconds, lambda: closed_at)
 
 
+async def run(
+    tasks: Tasks, task: Task, attempt: Attempt, steps: Step, line: WorkLine | None = None
+) -> RunOutcome:
+    return await run_steps(tasks, task, attempt, steps, line or WorkLine(1))
+
+
 def do_nothing() -> None: ...
 
 
@@ -90,9 +98,9 @@ async def test_steps_are_repeated_until_the_work_has_ended_or_is_paused(
         lambda: task.write_file(name, TimedModel(at=1)),
         did_work=did_work,
     )
-    assert await run_steps(tasks, task, make_attempt(task), steps) == outcome
+    assert await run(tasks, task, make_attempt(task), steps) == outcome
     assert steps.remaining == []
-    assert await run_steps(tasks, task, make_attempt(task), steps) == outcome
+    assert await run(tasks, task, make_attempt(task), steps) == outcome
 
 
 @pytest.mark.parametrize(("did_work", "seconds"), [(True, 3600.0), (False, 0.1)])
@@ -102,15 +110,15 @@ async def test_the_runner_waits_only_after_steps_without_work(
     monkeypatch.setattr("worker.long_work.runner.POLL_S", seconds)
     steps = Steps(do_nothing, lambda: task.write_file(RESULT, TimedModel(at=1)), did_work=did_work)
     started_at = time.monotonic()
-    assert await asyncio.wait_for(run_steps(tasks, task, make_attempt(task), steps), 60) == "ended"
+    assert await asyncio.wait_for(run(tasks, task, make_attempt(task), steps), 60) == "ended"
     assert did_work or time.monotonic() - started_at >= 2 * seconds
 
 
 async def test_a_job_without_time_runs_one_step(tasks: Tasks, task: Task) -> None:
     for attempt in (make_attempt(task, -1.0), make_attempt(task, closed_at=time.monotonic())):
-        assert await run_steps(tasks, task, attempt, Steps(do_nothing)) == "left"
+        assert await run(tasks, task, attempt, Steps(do_nothing)) == "left"
     last_step = Steps(lambda: task.write_file(RESULT, TimedModel(at=1)))
-    assert await run_steps(tasks, task, make_attempt(task, -1.0), last_step) == "ended"
+    assert await run(tasks, task, make_attempt(task, -1.0), last_step) == "ended"
 
 
 async def test_cancelled_work_ends_unless_a_worker_has_its_lease(tasks: Tasks, task: Task) -> None:
@@ -118,7 +126,7 @@ async def test_cancelled_work_ends_unless_a_worker_has_its_lease(tasks: Tasks, t
     async with make_attempt(task).acquire_lease("run") as lease:
         assert lease
         assert not tasks.get_ended_if_due(task.id).has_ended()
-    assert await run_steps(tasks, task, make_attempt(task), Steps()) == "ended"
+    assert await run(tasks, task, make_attempt(task), Steps()) == "ended"
 
 
 def test_work_that_can_not_be_ended_is_returned_unchanged(
@@ -144,3 +152,79 @@ def test_work_that_another_worker_has_just_ended_is_not_ended_again(
     monkeypatch.setattr(Task, "is_leased", end_meanwhile)
     monkeypatch.setattr(Tasks, "end", lambda _, task, status: ended.append(task))
     assert (tasks.end_if_due(task), ended) == (True, [])
+
+
+class Crew:
+    """Jobs of one worker, each with its own work, whose steps wait until they are released."""
+
+    def __init__(self, tasks: Tasks, places: int) -> None:
+        self.tasks, self.line = tasks, WorkLine(places)
+        self.running: list[str] = []
+        self.most_running = 0
+        self.released = asyncio.Event()
+
+    def start(self, number: int, **options: Any) -> asyncio.Task[RunOutcome]:
+        task = self.tasks.create(StoredRequest(id=self.tasks.id_for_job(f"job-{number}")))
+
+        async def step(_: Attempt) -> bool:
+            self.running.append(task.id)
+            self.most_running = max(self.most_running, len(self.running))
+            await self.released.wait()
+            self.running.remove(task.id)
+            return task.write_file(RESULT, TimedModel())
+
+        attempt = make_attempt(task, **options)
+        return asyncio.create_task(run(self.tasks, task, attempt, step, self.line))
+
+
+async def test_only_a_few_jobs_run_and_all_others_wait_without_a_thread_or_a_lease(
+    tasks: Tasks,
+) -> None:
+    crew = Crew(tasks, places=3)
+    jobs = [crew.start(number) for number in range(60)]
+    await poll_until(lambda: len(crew.running) == 3 and crew.line.waiting_count == 57)
+    assert not any(task.is_leased() for task in tasks.list_all())
+    crew.released.set()
+    assert [await job for job in jobs] == ["ended"] * 60
+    assert crew.most_running == 3
+
+
+async def test_jobs_whose_work_other_workers_do_leave_their_place_to_others(
+    tasks: Tasks, task: Task
+) -> None:
+    crew = Crew(tasks, places=1)
+    crew.released.set()
+
+    async def find_no_work(_: Attempt) -> bool:
+        return False
+
+    waiting = asyncio.create_task(run(tasks, task, make_attempt(task, 60), find_no_work, crew.line))
+    assert await asyncio.wait_for(crew.start(2), HUNG_S) == "ended"
+    task.write_file(RESULT, TimedModel())
+    assert await asyncio.wait_for(waiting, HUNG_S) == "ended"
+
+
+@pytest.mark.parametrize("end", ["deadline", "shutdown", "cancelled job", "cancelled work"])
+async def test_the_wait_of_a_job_ends(tasks: Tasks, end: str) -> None:
+    crew, closed_at = Crew(tasks, places=1), [math.inf]
+    running = crew.start(1)
+    await poll_until(lambda: crew.running)
+    task = tasks.create(StoredRequest(id=tasks.id_for_job("job-2")))
+    attempt = Attempt(task, 0.1 if end == "deadline" else 3600, lambda: closed_at[0])
+    waiting = asyncio.create_task(run(tasks, task, attempt, Steps(), crew.line))
+    await poll_until(lambda: crew.line.waiting_count or waiting.done())
+    if end == "shutdown":
+        closed_at[0] = time.monotonic()
+        await asyncio.to_thread(crew.line.close)
+    elif end == "cancelled job":
+        waiting.cancel()
+    elif end == "cancelled work":
+        task.write_file(CANCEL, TimedModel())
+        crew.line.wake(task.id)
+    await asyncio.wait({waiting}, timeout=HUNG_S)
+    outcome = None if waiting.cancelled() else waiting.result()
+    assert outcome == {"cancelled job": None, "cancelled work": "ended"}.get(end, "left")
+    # The place is not lost.
+    crew.released.set()
+    assert await running == "ended"
+    assert await asyncio.wait_for(crew.start(3), HUNG_S) == "ended"

@@ -121,7 +121,9 @@ async def cancel(request: RouteRequest) -> dict[str, Any]:
         request.resources.fine_tunes.end_if_due(fine_tune)
         return True
 
-    return {"success": await asyncio.to_thread(try_to_cancel)}
+    success = await asyncio.to_thread(try_to_cancel)
+    request.resources.lines["fine_tune"].wake(request.path_params["id"])
+    return {"success": success}
 
 
 async def list_events(request: RouteRequest) -> dict[str, Any]:

@@ -70,7 +70,7 @@ async def cancel(request: RouteRequest) -> dict[str, Any]:
     Raises:
         Conflict: The job has ended, or its adapter is being published.
     """
-    return await asyncio.to_thread(_change_job, request, lambda fine_tune: fine_tune.cancel())
+    return await _change_job(request, lambda fine_tune: fine_tune.cancel())
 
 
 async def pause(request: RouteRequest) -> dict[str, Any]:
@@ -79,7 +79,7 @@ async def pause(request: RouteRequest) -> dict[str, Any]:
     Raises:
         Conflict: The job has ended, or is already paused, cancelled or being published.
     """
-    return await asyncio.to_thread(_change_job, request, lambda fine_tune: fine_tune.pause())
+    return await _change_job(request, lambda fine_tune: fine_tune.pause())
 
 
 async def resume(request: RouteRequest) -> dict[str, Any]:
@@ -90,7 +90,7 @@ async def resume(request: RouteRequest) -> dict[str, Any]:
         InvalidInput: This worker does not train.
     """
     request.resources.check_training_enabled()
-    job = await asyncio.to_thread(_change_job, request, lambda fine_tune: fine_tune.resume())
+    job = await _change_job(request, lambda fine_tune: fine_tune.resume())
     return {**job, **await request.resources.start_long_jobs(WorkReference("fine_tune", job["id"]))}
 
 
@@ -114,9 +114,17 @@ def _find_job(request: RouteRequest) -> "FineTune":
     return request.resources.fine_tunes.get_ended_if_due(request.path_params[ID_PARAMETER])
 
 
-def _change_job(request: RouteRequest, change: "Callable[[FineTune], None]") -> dict[str, Any]:
-    fine_tunes = request.resources.fine_tunes
-    fine_tune = fine_tunes.get(request.path_params[ID_PARAMETER])
-    change(fine_tune)
-    fine_tunes.end_if_due(fine_tune)
-    return objects.fine_tuning_job(fine_tune)
+async def _change_job(
+    request: RouteRequest, change: "Callable[[FineTune], None]"
+) -> dict[str, Any]:
+    id, fine_tunes = request.path_params[ID_PARAMETER], request.resources.fine_tunes
+
+    def change_and_describe() -> dict[str, Any]:
+        fine_tune = fine_tunes.get(id)
+        change(fine_tune)
+        fine_tunes.end_if_due(fine_tune)
+        return objects.fine_tuning_job(fine_tune)
+
+    job = await asyncio.to_thread(change_and_describe)
+    request.resources.lines["fine_tune"].wake(id)
+    return job
