@@ -18,7 +18,7 @@ import uvloop
 from job_loop.delivery import Delivery
 from job_loop.polls import Poller
 from job_loop.wire import PlatformClient, PostNotDelivered
-from worker.errors import ShuttingDown, WorkerError, hide_defects
+from worker.errors import EngineBusy, ShuttingDown, WorkerError, hide_defects
 from worker.record import UNANSWERED, JobRecord
 
 log = logging.getLogger(__name__)
@@ -43,6 +43,8 @@ class JobHandler(Protocol):
 
     def handle(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]: ...
 
+    def takes_slot(self, job: dict[str, Any]) -> bool: ...
+
     def stop_long_work(self) -> None: ...
 
     def fail_all_jobs(self, error: WorkerError) -> None: ...
@@ -64,7 +66,8 @@ class LoopLimits:
     """Limits for jobs and for the lifetime of a loop.
 
     Args:
-        max_jobs: Maximum number of jobs that run, and of jobs whose result is being posted.
+        max_jobs: Maximum number of jobs that run, and of jobs whose result is being posted. Jobs
+            that take no slot don't count.
         grace_s: Seconds for running jobs to finish during a shutdown, unless an engine died.
         max_values: Maximum number of JSON values in one job.
         idle_s: Seconds without a job after which the loop shuts down.
@@ -76,6 +79,10 @@ class LoopLimits:
     max_values: float = math.inf
     idle_s: float = math.inf
     life_s: float = math.inf
+
+
+# Maximum number of jobs that take no slot. The SDK's pings list the ids of all jobs in their URL.
+MAX_JOBS_WITHOUT_SLOT = 256
 
 
 class JobLoop:
@@ -103,8 +110,9 @@ class JobLoop:
         self._death = engine_death
         self._in_progress = in_progress
         self._job_tasks: dict[str, asyncio.Task[None]] = {}
-        # Ids of the jobs whose answers are not complete.
+        # Ids of the jobs whose answers are not complete, and of the jobs that take no slot.
         self._occupied_slots: set[str] = set()
+        self._jobs_without_slot: set[str] = set()
         self._shutdown = asyncio.Event()
         self._slot_event = asyncio.Event()
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -205,7 +213,8 @@ class JobLoop:
     def _free_slot_count(self) -> int:
         """Number of jobs to take, which is limited if results can't be posted."""
         max_jobs = self._limits.max_jobs
-        return min(max_jobs - len(self._occupied_slots), 2 * max_jobs - len(self._job_tasks))
+        jobs_with_slot = len(self._job_tasks) - len(self._jobs_without_slot)
+        return min(max_jobs - len(self._occupied_slots), 2 * max_jobs - jobs_with_slot)
 
     def _free_slot(self, job_id: str) -> None:
         self._occupied_slots.discard(job_id)
@@ -223,14 +232,25 @@ class JobLoop:
         if job_id in self._job_tasks:
             log.warning("the platform sent job %s twice; it runs once", job_id)
             return
+        if self._handler.takes_slot(job):
+            self._occupied_slots.add(job_id)
+        elif len(self._jobs_without_slot) < MAX_JOBS_WITHOUT_SLOT:
+            self._jobs_without_slot.add(job_id)
+        else:
+            message = (
+                f"This worker has {MAX_JOBS_WITHOUT_SLOT} jobs for batches and fine-tunes. "
+                "Send the job again when some of them have ended."
+            )
+            self._occupied_slots.add(job_id)
+            job = {**job, "input": EngineBusy(message)}
         task = asyncio.create_task(self._run_job(job))
         self._job_tasks[job_id] = task
-        self._occupied_slots.add(job_id)
         self._in_progress.add(job_id)
         self._restart_idle_timer()
 
         def on_done(task: asyncio.Task[None]) -> None:
             del self._job_tasks[job_id]
+            self._jobs_without_slot.discard(job_id)
             self._in_progress.remove(job_id)
             self._free_slot(job_id)
             self._restart_idle_timer()

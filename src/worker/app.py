@@ -92,6 +92,17 @@ class Worker:
         """Return the unfinished work on the volume; blocks, so call it in a thread."""
         return self._resources.list_unfinished_work()
 
+    def takes_slot(self, job: dict[str, Any]) -> bool:
+        """Return whether a job counts as one of the jobs that this worker runs concurrently.
+
+        Jobs for long work don't: all except a few wait, and their lines have a window of their own.
+        They do in a worker that only trains, which takes one job at a time.
+        """
+        payload = job.get("input")
+        if not self._engines.has_engine or not isinstance(payload, dict):
+            return True
+        return all(payload.get(key) is None for key in KINDS)
+
     def stop_long_work(self) -> None:
         """Start no further part of long work; another worker continues it."""
         self._resources.stop_long_work()

@@ -74,6 +74,10 @@ class FailedStartHandler:
         body = self.error.body(str(job.get("id", "")))
         yield {"error": json.dumps(body, ensure_ascii=False)}
 
+    def takes_slot(self, _: dict[str, Any]) -> bool:
+        """Return True: every job is answered immediately."""
+        return True
+
     def stop_long_work(self) -> None:
         """Do nothing: no long work runs."""
 

@@ -26,7 +26,7 @@ UNPOSTABLE = "unpostable"  # replaces a yield with an object that JSON can't rep
 
 @dataclass
 class ScriptedAnswers:
-    """Yields the values in a job's input: ``{"yields": [...], "stream": true, "whole": false}``."""
+    """Yields the values in a job's input: ``{"yields": [...], "stream": true, …}``."""
 
     records: list[JobRecord] = field(default_factory=list)
     closed_jobs: list[str] = field(default_factory=list)  # ids of jobs whose answers have finished
@@ -60,6 +60,9 @@ class ScriptedAnswers:
             self.running_jobs.remove(job["id"])
             self.closed_jobs.append(job["id"])
 
+    def takes_slot(self, job: dict[str, Any]) -> bool:
+        return not (isinstance(job["input"], dict) and job["input"].get("long"))
+
     def stop_long_work(self) -> None:
         self.has_stopped_long_work = True
 
@@ -80,9 +83,14 @@ class Platform:
     task: asyncio.Task[None]
 
     def submit(
-        self, *yields: Any, stream: bool = False, whole: bool = False, **payload: Any
+        self,
+        *yields: Any,
+        stream: bool = False,
+        whole: bool = False,
+        long: bool = False,
+        **payload: Any,
     ) -> Job:
-        job_input = {"yields": yields, "stream": stream, "whole": whole}
+        job_input = {"yields": yields, "stream": stream, "whole": whole, "long": long}
         return self.emulator.queue.submit({"input": job_input, **payload})
 
     async def run(self, *yields: Any, **options: Any) -> Job:

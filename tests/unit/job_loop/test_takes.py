@@ -1,6 +1,7 @@
 """Takes of jobs while slots are free, and stops of running jobs."""
 
 import asyncio
+import json
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +18,7 @@ from support.job_loops import (
 from support.processes.background import HUNG_S, poll_until
 
 from emulator import Action, Call, Emulator, Fault, Job, Options, Status
-from job_loop import PlatformClient, polls
+from job_loop import PlatformClient, loop, polls
 from job_loop.loop import _parse_jobs, _parse_stopped_job_ids
 from job_loop.polls import Poller
 from job_loop.wire import PlatformUrls
@@ -33,6 +34,34 @@ async def test_as_many_jobs_run_as_there_are_slots(platform: Platform) -> None:
     # A take of too many jobs would have happened earlier.
     assert jobs[SLOTS + 1].status is Status.IN_QUEUE
     assert platform.answers.max_running == SLOTS
+
+
+async def test_long_jobs_take_no_slot_of_the_others(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "MAX_JOBS_WITHOUT_SLOT", 9)
+    long_jobs = [platform.submit(HANG, long=True) for _ in range(9)]
+    await platform.wait_until_begun(*long_jobs)
+    jobs = [platform.submit(HANG) for _ in range(SLOTS + 1)]
+    await platform.wait_until_begun(*jobs[:SLOTS])
+    assert jobs[SLOTS].status is Status.IN_QUEUE
+    assert platform.in_progress == {job.id for job in (*long_jobs, *jobs[:SLOTS])}
+    platform.emulator.queue.cancel(jobs[0])
+    await platform.wait_until_begun(jobs[SLOTS])
+
+
+async def test_a_long_job_above_their_maximum_fails_as_retryable(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "MAX_JOBS_WITHOUT_SLOT", 2)
+    long_jobs = [platform.submit(HANG, long=True) for _ in range(2)]
+    await platform.wait_until_begun(*long_jobs)
+    error = json.loads((await platform.run(long=True)).error or "")["error"]
+    assert (error["code"], error["retryable"]) == (503, True)
+    assert "has 2 jobs for batches and fine-tunes" in error["message"]
+    platform.emulator.queue.cancel(long_jobs[0])
+    await poll_until(lambda: long_jobs[0].id not in platform.in_progress)
+    assert (await platform.run("done", long=True)).output == ["done"]
 
 
 @pytest.mark.parametrize("slots", [1, SLOTS])
