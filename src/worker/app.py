@@ -14,7 +14,7 @@ from worker.bridge import Stream, call_at_task_end
 from worker.chunking import YIELD_LIMIT_BYTES, Chunker, Piece
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
-from worker.job import AnyJob, InputLimits, Job, PromptListJob
+from worker.job import AnyJob, InputLimits, Job, LongJob, PromptListJob
 from worker.long_work.kinds import KINDS, WorkReference
 from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
 from worker.progress import SendProgress, report_progress
@@ -121,7 +121,8 @@ class Worker:
         Raises nothing: the last yield of a failed job is ``{"error": "<JSON text>"}``.
 
         Args:
-            job: The job as the platform sent it.
+            job: The job as the platform sent it. The input of a job for long work is removed from
+                it, once the input is parsed.
             record: Record that this method fills in for a caller that counts the chunks and logs
                 the record itself; None to log the job's record here.
         """
@@ -160,6 +161,9 @@ class Worker:
             # Otherwise the SDK would send the traceback of an unexpected exception to the caller.
             with hide_defects(request_id):
                 parsed = await self._parse_input(job.get("input"))
+                if isinstance(parsed, LongJob):
+                    # It may wait for hours, and the caller of this method refers to the job.
+                    del job["input"]
                 description = dialects.describe_request(parsed)
                 record.route, record.streamed = description.route, description.is_stream
                 error_keys = description.error_keys

@@ -95,6 +95,8 @@ def _find_or_create_batch(
             (_encode(line) + "\n").encode(errors="surrogatepass") for line in spec.requests or ()
         )
         batches.files.receive(lines, filename=f"{batch_id}.jsonl", purpose="batch", id=file_id)
+        # The job may wait for hours, and does not need them any more.
+        (spec.requests or []).clear()
     other_jobs = 0 if batches.exists(batch_id) else spec.data_parallelism - 1
     return batches.create(StoredBatch.from_request(spec, batch_id, file_id)), other_jobs
 

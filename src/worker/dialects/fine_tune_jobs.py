@@ -67,4 +67,7 @@ async def _find_or_create_fine_tune(
         return await asyncio.to_thread(fine_tunes.get, spec.id)
     adapters = await base.adapter_problems_on_volume()
     creator = FineTuneCreator.from_settings(fine_tunes, base.model, resources.settings)
-    return await creator.create_in_thread(spec, fine_tunes.id_for_job(request_id), adapters)
+    fine_tune = await creator.create_in_thread(spec, fine_tunes.id_for_job(request_id), adapters)
+    # The job may wait for hours, and does not need them any more.
+    (spec.rows or []).clear()
+    return fine_tune

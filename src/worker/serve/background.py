@@ -72,8 +72,8 @@ class BackgroundWork:
             self._start_task(work)
 
     async def _run_with_retries(self, work: WorkReference) -> None:
-        job = {"id": str(uuid.uuid4()), "input": work.job_input()}
-        while error := await self._run_job(job):
+        id = str(uuid.uuid4())
+        while error := await self._run_job({"id": id, "input": work.job_input()}):
             log.error("%s stops: %s", work, error["message"])
             if not error["retryable"] and error["code"] != VolumeError.status:
                 return

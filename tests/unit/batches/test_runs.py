@@ -1,6 +1,7 @@
 """Batches in jobs: every line is answered once, however many jobs run the batch."""
 
 import asyncio
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from support.processes.background import poll_until
 from worker.app import Worker
 from worker.batches.step import WIND_DOWN_S
 from worker.errors import EngineDead, OnOtherVolume, RefusedByEngine
-from worker.long_work.kinds import WorkReference
+from worker.long_work.kinds import KINDS, WorkReference
 
 
 def request_counts(completed: int, failed: int = 0) -> dict[str, int]:
@@ -156,6 +157,32 @@ async def test_jobs_share_the_shards_of_a_batch(batch_worker: BatchWorker) -> No
     assert len(batch_worker.results(batch)[0]) == 200
     assert len(batch_worker.engine.requests) + len(other_engine.requests) == 200
     assert min(len(batch_worker.engine.requests), len(other_engine.requests)) > 20
+
+
+async def test_a_batch_above_the_concurrent_ones_waits_without_its_input_and_without_a_lease(
+    batch_worker: BatchWorker,
+) -> None:
+    release = asyncio.Event()
+    batch_worker.engine.script = (release, *tokens("a"))
+    places = KINDS["batch"].places
+    jobs = [
+        asyncio.create_task(batch_worker.run_batch(f"job-{number}", **batch_request(2)))
+        for number in range(places)
+    ]
+    await poll_until(lambda: len([*batch_worker.root.rglob("lease-1")]) == places)
+    text = "waits" * 1_000
+    references = sys.getrefcount(text)
+    job = {"id": "waiting", "input": {"batch": batch_request(2, requests=lines(2, prompt=text))}}
+    yields = batch_worker.worker.handle(job)
+    waiting = asyncio.ensure_future(anext(yields))
+    await poll_until(lambda: len(batch_worker.batches.list_all()) == places + 1)
+    await poll_until(lambda: sys.getrefcount(text) == references)
+    batch = next(one for one in batch_worker.batches.list_all() if not one.is_leased())
+    assert batch.snapshot().status == "validating"
+    batch_worker.engine.loop.call_soon_threadsafe(release.set)
+    assert (await waiting)["batch"]["request_counts"]["total"] == 2
+    await yields.aclose()
+    assert [(await job)["status"] for job in jobs] == ["completed"] * places
 
 
 async def test_lines_leave_capacity_for_other_requests(
