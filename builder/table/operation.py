@@ -33,7 +33,14 @@ OPERATION_ROWS = (
         "FILES_MAX_TOTAL_MB",
         WORK,
         "Space for files (MB)",
-        "Maximum megabytes of all files and outputs of batches together; further ones are refused "
+        "Maximum megabytes of callers' files, batches, fine-tunes with their adapters, and receipts "
+        "together; a file or directory counts at least 4 kB. Further ones are refused (507).",
+    ),
+    Row(
+        "FILES_MAX_COUNT",
+        WORK,
+        "Number of files",
+        "Maximum number of callers' files, of batches, and of fine-tunes; further ones are refused "
         "(507).",
     ),
     Row(

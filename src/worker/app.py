@@ -14,6 +14,7 @@ from worker.bridge import Stream, call_at_task_end
 from worker.chunking import YIELD_LIMIT_BYTES, Chunker, Piece
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
+from worker.files import Files
 from worker.job import AnyJob, InputLimits, Job, LongJob, PromptListJob
 from worker.long_work.kinds import KINDS, WorkReference
 from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
@@ -82,6 +83,11 @@ class Worker:
     def is_full(self) -> bool:
         """Whether a job that needs the engine would be refused."""
         return len(self._engine_streams) >= self._max_engine_jobs
+
+    @property
+    def files(self) -> Files:
+        """The files on the volume, for the HTTP server that receives and serves them."""
+        return self._resources.batches.files
 
     @property
     def signed_links(self) -> SignedLinks:

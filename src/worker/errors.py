@@ -11,7 +11,8 @@ WorkerError
 │  ├─ WrongMethod             405
 │  ├─ Conflict                409
 │  ├─ InputTooLarge           413
-│  └─ AnswerTooLarge          413
+│  ├─ AnswerTooLarge          413
+│  └─ TooMuchUnfinishedWork   429, retryable: too many batches or fine-tunes have not ended
 ├─ ServerError                the caller can't correct it
 │  ├─ StartFailed             503: no worker of the endpoint would start
 │  │  ├─ SettingsError        all mistakes in the settings
@@ -164,6 +165,14 @@ class AnswerTooLarge(RequestError):
     """The answer is too large for one yield and can't be split."""
 
     status = 413
+
+
+class TooMuchUnfinishedWork(RequestError):
+    """The volume has its maximum number of unfinished batches or fine-tunes."""
+
+    status = 429
+    retryable = True
+    retry_after = 60
 
 
 class ServerError(WorkerError):

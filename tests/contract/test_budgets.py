@@ -40,9 +40,9 @@ def lines_of(source: str) -> int:
     )
 
 
-def test_a_module_has_at_most_300_lines() -> None:
+def test_a_module_has_at_most_700_lines() -> None:
     lines = {name: lines_of(source) for name, source in SOURCES.items()}
-    long = {name: count for name, count in lines.items() if count > 300}
+    long = {name: count for name, count in lines.items() if count > 700}
     assert [name for name in long if not name.startswith(TABLES)] == []
 
 

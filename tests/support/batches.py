@@ -8,6 +8,7 @@ from typing import Any
 
 from support.engine.scripted import CHAT, ScriptedEngine, failure, settings, tokens
 from support.processes.background import poll_until
+from support.volume.records import all_records
 from worker.app import Worker
 from worker.batches.record import Batch
 from worker.batches.store import Batches
@@ -87,7 +88,7 @@ class BatchWorker:
 
     def only_batch(self) -> Batch:
         """Return the only batch on the volume."""
-        (batch,) = self.batches.list_all()
+        (batch,) = all_records(self.batches)
         return batch
 
     async def run_job(self, payload: dict[str, Any], job_id: str = "job-1") -> Any:

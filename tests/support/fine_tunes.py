@@ -28,6 +28,7 @@ from worker.long_work.attempt import Attempt
 from worker.long_work.kinds import KINDS
 from worker.long_work.record import REQUEST
 from worker.long_work.runner import RunOutcome, WorkLine
+from worker.volume import check_space
 
 SCRIPTED_TRAINER = Path(__file__).parent / "trainers" / "scripted.py"
 COMMAND = (sys.executable, "-I", "-S", str(SCRIPTED_TRAINER))
@@ -112,6 +113,9 @@ class ScriptedTrainingSetup(TrainingSetup):
     def make_spec(self, _: FineTune) -> Spec:
         rows = RowsFile(path=self._root / "rows.csv")
         return Spec(model=self._root, tokenizer=self._root, max_length=8, training=rows)
+
+    def reserve_space(self, size: int) -> None:
+        check_space(self._root, size)
 
     def check_memory(self, _: Spec) -> None: ...
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.engine.scripted import settings
 from support.processes.background import HUNG_S
+from support.volume.records import all_records
 
 from worker import sweep
 from worker.errors import VolumeError
@@ -146,7 +147,7 @@ def test_old_fine_tunes_are_removed_and_rows_that_others_need_are_not(
     create_fine_tune(fine_tunes, rows.id, ended=time.time())
     set_clock((volume_settings.files_retention_days + 1) * DAY_S)
     sweep.sweep(volume_settings)
-    assert [one.id for one in fine_tunes.list_all()] == [waiting.id]
+    assert [one.id for one in all_records(fine_tunes)] == [waiting.id]
     assert fine_tunes.files.get(rows.id, include_expired=True).filename == "rows.csv"
 
 

@@ -9,13 +9,13 @@ data that it reported as durable.
 import asyncio
 import struct
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
-from worker.volume import check_space, sync_directory, translate_os_errors, write_durably
+from worker.volume import sync_directory, translate_os_errors, write_durably
 
 # A group is committed when it has this many lines, or after this many seconds.
 GROUP_LINES = 64
@@ -63,9 +63,12 @@ class PartWriter:
     Args:
         directory: Directory of all parts of the batch.
         name: Name of both files without their suffixes, which no other attempt has.
+        reserve: Counts bytes that are about to be written, and raises ``VolumeError`` if they
+            don't fit; call it in threads.
     """
 
-    def __init__(self, directory: Path, name: str) -> None:
+    def __init__(self, directory: Path, name: str, reserve: Callable[[int], None]) -> None:
+        self._reserve = reserve
         self._lines = directory / f"{name}{LINES}"
         self._records = directory / f"{name}{RECORDS}"
         self._pending: list[PendingLine] = []
@@ -156,7 +159,7 @@ class PartWriter:
                 new_records += record + zlib.crc32(record).to_bytes(4, "little")
                 new_lines += text
                 self._offset += len(text)
-            check_space(self._lines.parent, len(new_lines))
+            self._reserve(len(new_lines) + len(new_records))
             write_durably(lines_file, new_lines)
             write_durably(records_file, new_records)
 

@@ -47,6 +47,10 @@ class StoredBatch(BatchRequest, StoredRequest):
         return self.created_at + (self.lasts_s or self.window_s)
 
     @property
+    def tag(self) -> str:
+        return self.output or ""
+
+    @property
     def input_file_ids(self) -> Mapping[str, str]:
         return {"input_file_id": self.input_file_id}
 

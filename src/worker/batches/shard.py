@@ -67,6 +67,7 @@ class ShardRun:
         part_name: Name of this attempt's part, without a suffix.
         answer_request: Answers the request in a line.
         window: Limits the lines that run concurrently.
+        reserve: Counts bytes that are about to be written; see ``PartWriter``.
         report_progress: Reports the progress of the batch; called about every second.
     """
 
@@ -78,6 +79,7 @@ class ShardRun:
     part_name: str
     answer_request: AnswerRequest
     window: SlotWindow
+    reserve: Callable[[int], None]
     report_progress: Callable[[], Awaitable[None]]
     _running: dict[asyncio.Task[None], InputLine] = field(default_factory=dict)
     # Set when a line is done, or when another batch or request changes the free slots.
@@ -102,7 +104,7 @@ class ShardRun:
         all_lines = read_lines(self.input_path, self.max_line_bytes, self.shard)
         unanswered = (line for line in all_lines if line.number not in finished)
         endpoint = (await asyncio.to_thread(lambda: self.batch.request)).endpoint
-        part = PartWriter(directory, self.part_name)
+        part = PartWriter(directory, self.part_name, self.reserve)
         next_lines: list[InputLine] = []
         is_exhausted = False
         polled_at = time.monotonic()

@@ -137,6 +137,7 @@ class BatchStep:
                 part_name=f"{index}.{lease.owner}",
                 answer_request=self._answer_request,
                 window=self._window,
+                reserve=self._batches.files.quota.reserve,
                 report_progress=self._update_progress,
             )
             stop = await run.run(attempt, lease.lost.is_set)

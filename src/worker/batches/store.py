@@ -14,6 +14,7 @@ from worker.batches.finish import (
 )
 from worker.batches.lines import BatchLimits, BatchPlan
 from worker.batches.record import Batch, BatchResult, EndStatus, StoredBatch
+from worker.files import Files
 from worker.long_work.records import Records
 from worker.settings import Settings
 
@@ -24,6 +25,7 @@ class Batches(Records[Batch, StoredBatch]):
     Args:
         settings: Settings of the worker.
         factories: Factories of additional outputs, by the names in ``StoredBatch.output``.
+        files: Files of the volume; None for new objects, which know less about the used space.
     """
 
     record_type = Batch
@@ -33,9 +35,12 @@ class Batches(Records[Batch, StoredBatch]):
     input_purpose: ClassVar[str] = "batch"
 
     def __init__(
-        self, settings: Settings, factories: Mapping[str, OutputFactory] = MappingProxyType({})
+        self,
+        settings: Settings,
+        factories: Mapping[str, OutputFactory] = MappingProxyType({}),
+        files: Files | None = None,
     ) -> None:
-        super().__init__(settings)
+        super().__init__(settings, files)
         max_bytes = round(settings.max_input_mb * 1_000_000)
         self.limits = BatchLimits(settings.batch_max_requests, max_bytes, settings.max_input_values)
         self._factories = factories

@@ -83,6 +83,7 @@ def _find_or_create_batch(
     if spec.id is not None:
         return batches.get(spec.id), 0
     batch_id = batches.id_for_job(request_id)
+    batches.check_room_for(batch_id)
     file_id = batches.volume.location.derive_id("file-", batch_id)
     if spec.input_file_id is not None:
         file_id = spec.input_file_id

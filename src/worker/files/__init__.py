@@ -6,19 +6,18 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from pathlib import Path
 
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
-from worker.files.quota import MEGABYTE, Quota
+from worker.files.quota import FILE_OVERHEAD, MEGABYTE, Quota
 from worker.files.storage import (
     CONTENT,
     DEFAULT_PURPOSE,
     FILE_PREFIX,
-    METADATA,
     FileDirectories,
     StoredFile,
     equals_chunks,
 )
 from worker.settings import Settings
 from worker.volume import Volume, ids, translate_os_errors
-from worker.volume.pages import MAX_OBJECTS, Page, paginate
+from worker.volume.pages import MAX_OBJECTS, Page, unknown_position_error
 
 __all__ = ["FILE_PREFIX", "MEGABYTE", "Files", "StoredFile"]
 
@@ -33,31 +32,25 @@ class Files:
     Args:
         volume: Volume of the files.
         max_mb: Maximum megabytes of a received file.
-        max_total_mb: Maximum megabytes of all files and outputs of batches.
         retention_days: Days after which a file without an expiry time expires; 0 for never.
+        quota: Limits the space and the number of objects on the volume.
     """
 
-    def __init__(
-        self,
-        volume: Volume,
-        *,
-        max_mb: int,
-        max_total_mb: int = Settings.model_fields["files_max_total_mb"].default,
-        retention_days: float,
-    ) -> None:
+    def __init__(self, volume: Volume, *, max_mb: int, retention_days: float, quota: Quota) -> None:
         self.volume = volume
         self._directories = FileDirectories(volume)
-        self._quota = Quota(volume, max_total_mb * MEGABYTE)
+        self.quota = quota
         self.max_bytes = max_mb * MEGABYTE
         self._retention_s = round(retention_days * DAY_S)
 
     @classmethod
     def from_settings(cls, settings: Settings) -> "Files":
+        volume = Volume.from_settings(settings)
         return cls(
-            Volume.from_settings(settings),
+            volume,
             max_mb=settings.files_max_mb,
-            max_total_mb=settings.files_max_total_mb,
             retention_days=settings.files_retention_days,
+            quota=Quota.from_settings(volume, settings),
         )
 
     def receive(
@@ -86,6 +79,7 @@ class Files:
             with translate_os_errors():
                 same = existing.path is None and equals_chunks(self.content_path(existing), source)
             return _require_same_file(existing, is_same=same)
+        self.quota.check_file_count()
         size, id = 0, id or self.volume.location.new_id(FILE_PREFIX)
         with self.create(id, filename, purpose, expires_after_s) as write:
             for chunk in source:
@@ -135,12 +129,13 @@ class Files:
             raise InvalidInput(f"{path}: there is no such file on {where}")
         with translate_os_errors():
             size = resolved.stat().st_size
-        self._quota.reserve(0)
+        self.quota.check_file_count()
+        self.quota.reserve(FILE_OVERHEAD, files=1)
         name = filename or resolved.name
         id = id or self.volume.location.new_id(FILE_PREFIX)
         file = self._make_metadata(id, size, name, purpose, expires_after_s, key)
         with self._directories.create(id) as folder:
-            _write_metadata(folder, file)
+            self._directories.write_metadata(folder, file)
         return file
 
     def get(self, id: str, *, include_expired: bool = False) -> StoredFile:
@@ -190,14 +185,22 @@ class Files:
         order: str = "desc",
         purpose: str | None = None,
     ) -> Page[StoredFile]:
-        """Return a page of the files that haven't expired; see ``volume.pages.paginate``."""
-        files = (
-            file
-            for file in map(self._directories.read_metadata, self._directories.all_names())
-            if file is not None and not file.is_expired and purpose in {None, file.purpose}
-        )
-        location = self.volume.location
-        return paginate(files, after=after, limit=limit, order=order, location=location)
+        """Return a page of the files that haven't expired.
+
+        Args:
+            after: Id of the last file on the previous page; None for the first page.
+            limit: Maximum number of files on the page, from 1 to ``MAX_OBJECTS``.
+            order: "desc" for newest first, "asc" for oldest first.
+            purpose: Purpose of the files; None for any.
+
+        Raises:
+            NoSuchObject: No file has the id ``after``.
+            OnOtherVolume: The file ``after`` is on another volume.
+        """
+        last = None if after is None else self._directories.read_metadata(after)
+        if after is not None and last is None:
+            raise unknown_position_error(after, self.volume.location)
+        return self._directories.list(after=last, limit=limit, order=order, purpose=purpose)
 
     def delete(self, id: str, *, in_use: Container[str] = ()) -> None:
         """Remove a file, but not a caller's file that it refers to.
@@ -210,13 +213,13 @@ class Files:
             NoSuchObject: No file has this id.
             Conflict: The file is in use.
         """
-        self.get(id)
+        file = self.get(id)
         if id in in_use:
             raise Conflict(
                 "A batch or a fine-tune that has not ended uses this file: cancel that first."
             )
-        self._directories.remove(id)
-        self._quota.invalidate_measurement()
+        self._directories.remove(id, file)
+        self.quota.release(FILE_OVERHEAD + (0 if file.path else file.bytes), files=1)
 
     def chunks_within_quota(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
         """Yield the chunks of a file for the output directory, and count their bytes for the quota.
@@ -225,7 +228,7 @@ class Files:
             VolumeError: The quota or the disk is full.
         """
         for chunk in chunks:
-            self._quota.reserve(len(chunk))
+            self.quota.reserve(len(chunk))
             yield chunk
 
     @contextlib.contextmanager
@@ -237,18 +240,24 @@ class Files:
         If the block raises, nothing remains. If another attempt was faster, its file stays. By
         default, the file expires after the operator's retention period.
         """
-        self._quota.reserve(0)
-        with self._directories.create(id) as folder:
-            with (folder / CONTENT).open("xb") as file:
+        self.quota.reserve(FILE_OVERHEAD, files=1)
+        reserved = FILE_OVERHEAD
 
-                def write(chunk: bytes) -> None:
-                    self._quota.reserve(len(chunk))
-                    file.write(chunk)
+        def write(chunk: bytes) -> None:
+            nonlocal reserved
+            self.quota.reserve(len(chunk))
+            reserved += len(chunk)
+            file.write(chunk)
 
-                yield write
-                size = file.tell()
-            metadata = self._make_metadata(id, size, filename, purpose, expires_after_s)
-            _write_metadata(folder, metadata)
+        with contextlib.ExitStack() as on_failure:
+            on_failure.callback(lambda: self.quota.release(reserved, files=1))
+            with self._directories.create(id) as folder:
+                with (folder / CONTENT).open("xb") as file:
+                    yield write
+                    size = file.tell()
+                metadata = self._make_metadata(id, size, filename, purpose, expires_after_s)
+                self._directories.write_metadata(folder, metadata)
+            on_failure.pop_all()
 
     def sweep(self, in_use: Container[str]) -> int:
         """Remove expired files, and incomplete ones after a day; return how many were removed.
@@ -288,7 +297,3 @@ def _require_same_file(file: StoredFile, *, is_same: bool) -> StoredFile:
     if not is_same:
         raise Conflict("An earlier job with the same id had another file.")
     return file
-
-
-def _write_metadata(folder: Path, file: StoredFile) -> None:
-    (folder / METADATA).write_text(file.model_dump_json())

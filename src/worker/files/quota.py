@@ -1,4 +1,4 @@
-"""Limits the total size of files and outputs of batches, and checks the free space of the disk."""
+"""Limits the space and the number of callers' objects on the volume; checks the free space."""
 
 import os
 import threading
@@ -6,86 +6,144 @@ import time
 from pathlib import Path
 
 from worker.errors import VolumeError
+from worker.settings import Settings
 from worker.volume import WORKER_DIRECTORY, Volume, check_space, translate_os_errors
+from worker.volume.adapters import ORIGIN_FILE, adapters_directory
 
 MEGABYTE = 1_000_000
 # A measurement is valid for this many seconds, or for this multiple of its duration if longer.
 VALID_S = 60.0
 VALID_FACTOR = 20.0
-# Before a write is refused, a measurement older than this many seconds is repeated: another worker
-# may have deleted files.
+# Before a write is refused, a measurement older than this many seconds is repeated, or than the
+# multiple of its duration if longer: another worker may have deleted files.
 RECHECK_S = 1.0
 # Bytes written between two checks of the free disk space.
 DISK_CHECK_BYTES = 16 * MEGABYTE
+# Each file and directory counts as a multiple of this many bytes.
+BLOCK_BYTES = 4_096
+# Bytes of a file in addition to its content: its directory, the metadata, its entry in the index,
+# and the rest of its last block.
+FILE_OVERHEAD = 4 * BLOCK_BYTES
 
 
 class Quota:
-    """Limits the bytes of files on a volume. Its methods block on the disk, and are thread-safe.
+    """Limits callers' objects on a volume. Its methods block on the disk, and are thread-safe.
 
-    Workers may exceed the quota together: they count each other's bytes only when they measure.
+    Files, batches, fine-tunes with their adapters, outputs and receipts count: everything that the
+    worker writes for callers. Workers may exceed the quota together: they count each other's bytes
+    only when they measure.
 
     Args:
         volume: Volume of the files.
-        max_bytes: Maximum bytes of all files and outputs together.
+        adapters: Directory of all adapters, of which only those of fine-tunes count.
+        max_bytes: Maximum bytes of everything together.
+        max_files: Maximum number of callers' files; also of batches, and of fine-tunes.
     """
 
-    def __init__(self, volume: Volume, max_bytes: int) -> None:
+    def __init__(self, volume: Volume, adapters: Path, max_bytes: int, max_files: int) -> None:
         root = volume.root
-        self._directories = (root / WORKER_DIRECTORY / "files", root / volume.output_directory)
+        self._directories = (root / WORKER_DIRECTORY, root / volume.output_directory)
+        self._adapters = adapters
         self._max_bytes = max_bytes
+        self.max_files = max_files
         self._lock = threading.Lock()
         self._total = 0
+        self._files = 0
         self._unchecked = 0
-        self._measured_at = self._valid_until = -1.0
+        self._recheck_at = self._valid_until = -1.0
 
-    def reserve(self, count: int) -> None:
-        """Count bytes that are about to be written.
+    @classmethod
+    def from_settings(cls, volume: Volume, settings: Settings) -> "Quota":
+        adapters = adapters_directory(settings.base_path)
+        max_bytes = settings.files_max_total_mb * MEGABYTE
+        return cls(volume, adapters, max_bytes, settings.files_max_count)
+
+    def reserve(self, count: int, *, files: int = 0) -> None:
+        """Count bytes that are about to be written, and files that are about to be created.
 
         Args:
             count: Number of bytes; 0 to check that the quota and the disk are not full.
+            files: Number of files.
 
         Raises:
             VolumeError: The quota or the disk is full.
         """
         with self._lock:
-            now = time.monotonic()
             needed = max(count, 1)
-            is_full = self._total + needed > self._max_bytes and now > self._measured_at + RECHECK_S
-            if is_full or now > self._valid_until:
-                self._measure(now)
+            self._measure_if_necessary(is_full=self._total + needed > self._max_bytes)
             if self._total + needed > self._max_bytes:
                 raise VolumeError(
-                    f"all files and outputs of batches may have {self._max_bytes // MEGABYTE:,} MB "
-                    "in total (FILES_MAX_TOTAL_MB): delete some of them"
+                    "files, batches, fine-tunes and their adapters may have "
+                    f"{self._max_bytes // MEGABYTE:,} MB in total (FILES_MAX_TOTAL_MB): delete "
+                    "some of them"
                 )
             self._total += count
+            self._files += files
             self._unchecked += count
-            if count == 0 or self._unchecked > DISK_CHECK_BYTES:
+            if count == 0 or files or self._unchecked > DISK_CHECK_BYTES:
                 check_space(self._directories[0], count)
                 self._unchecked = 0
 
-    def invalidate_measurement(self) -> None:
-        """Measure again before the next write, because files were removed."""
-        with self._lock:
-            self._measured_at = self._valid_until = -1.0
+    def check_file_count(self) -> None:
+        """Check that a caller may store another file.
 
-    def _measure(self, started_at: float) -> None:
+        Raises:
+            VolumeError: There are too many.
+        """
+        with self._lock:
+            self._measure_if_necessary(is_full=self._files >= self.max_files)
+            if self._files >= self.max_files:
+                raise too_many_error(self.max_files, "files")
+
+    def release(self, count: int, *, files: int = 0) -> None:
+        """Count bytes and files that were removed, or were not written after all."""
+        with self._lock:
+            self._total -= count
+            self._files -= files
+
+    def _measure_if_necessary(self, *, is_full: bool) -> None:
+        started_at = time.monotonic()
+        if started_at <= self._valid_until and not (is_full and started_at > self._recheck_at):
+            return
         with translate_os_errors():
-            self._total = sum(map(_directory_size, self._directories))
-        self._measured_at = time.monotonic()
-        self._valid_until = self._measured_at + max(
-            VALID_S, VALID_FACTOR * (self._measured_at - started_at)
-        )
+            self._total = sum(map(_directory_size, (*self._directories, *self._trained_adapters())))
+            self._files = len(_visible_paths(self._directories[0] / "files"))
+        ended_at = time.monotonic()
+        pause = VALID_FACTOR * (ended_at - started_at)
+        self._recheck_at = ended_at + max(RECHECK_S, pause)
+        self._valid_until = ended_at + max(VALID_S, pause)
+
+    def _trained_adapters(self) -> list[Path]:
+        paths = _visible_paths(self._adapters)
+        return [path for path in paths if (path / ORIGIN_FILE).exists()]
+
+
+def too_many_error(maximum: int, noun: str) -> VolumeError:
+    """Return the error for one more object than the volume may have."""
+    return VolumeError(
+        f"the volume has {maximum:,} {noun}, the maximum (FILES_MAX_COUNT): delete some of them, "
+        "or wait until some expire"
+    )
+
+
+def _visible_paths(directory: Path) -> list[Path]:
+    """Return the paths in a directory, which may not exist, without hidden names."""
+    try:
+        return [path for path in directory.iterdir() if not path.name.startswith(".")]
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _directory_size(directory: Path) -> int:
-    """Return the total bytes of all readable files below a directory."""
+    """Return the bytes of all files and directories below a directory, in whole blocks."""
     size = 0
-    for folder, _, names in os.walk(directory):
+    for folder, folders, names in os.walk(directory):
+        size += len(folders) * BLOCK_BYTES
         for name in names:
             try:
-                size += os.lstat(f"{folder}/{name}").st_size
+                length = os.lstat(f"{folder}/{name}").st_size
             except FileNotFoundError:
                 # The file has just been removed.
                 continue
+            size += max(1, -(-length // BLOCK_BYTES)) * BLOCK_BYTES
     return size

@@ -16,6 +16,7 @@ from worker.errors import VolumeError
 from worker.validation import StrictModel
 from worker.volume import Volume, ids, translate_os_errors
 from worker.volume.directories import atomic_directory, remove_directory
+from worker.volume.pages import IndexEntry, Page, TimeIndex, read_page
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,11 @@ class StoredFile(StrictModel):
 
     @property
     def is_expired(self) -> bool:
-        return self.expires_at is not None and self.expires_at <= time.time()
+        return self.index_entry.is_expired
+
+    @property
+    def index_entry(self) -> IndexEntry:
+        return IndexEntry(self.created_at, self.id, self.purpose, self.expires_at or 0)
 
 
 class FileDirectories:
@@ -67,6 +72,10 @@ class FileDirectories:
     @property
     def root(self) -> Path:
         return self._volume.worker_path("files")
+
+    @property
+    def _index(self) -> TimeIndex:
+        return TimeIndex(self._volume.worker_path("index/files"))
 
     def read_metadata(self, id: str) -> StoredFile | None:
         """Return a file's metadata; None if no intact file has the id, which may be any string."""
@@ -86,36 +95,63 @@ class FileDirectories:
             except FileNotFoundError:
                 return []
 
+    def list(
+        self, *, after: StoredFile | None, limit: int, order: str, purpose: str | None
+    ) -> Page[StoredFile]:
+        """Return a page of the files that haven't expired."""
+
+        def find(entry: IndexEntry) -> StoredFile | None:
+            if entry.is_expired or purpose not in {None, entry.tag}:
+                return None
+            file = self.read_metadata(entry.id)
+            # Another attempt at this file may have been faster.
+            return file if file is not None and file.index_entry == entry else None
+
+        with translate_os_errors():
+            begin = after.index_entry if after else None
+            return read_page(self._index.entries(order=order, after=begin), find, limit)
+
     @contextlib.contextmanager
     def create(self, id: str) -> Iterator[Path]:
-        """Yield a directory for ``CONTENT`` and ``METADATA``; the file exists after the block.
+        """Yield a directory for ``CONTENT``, and for ``write_metadata``; after the block it exists.
 
         If the block raises, nothing remains. If another attempt was faster, its directory stays.
         """
         with translate_os_errors(), atomic_directory(self.root / id) as folder:
             yield folder
 
-    def remove(self, name: str) -> None:
-        """Remove a directory atomically."""
+    def write_metadata(self, folder: Path, file: StoredFile) -> None:
+        """Write the metadata into a file's new directory, and the file's entry into the index."""
+        (folder / METADATA).write_text(file.model_dump_json())
+        self._index.add(file.index_entry)
+
+    def remove(self, name: str, file: StoredFile | None) -> None:
+        """Remove a directory atomically; ``file`` is its metadata, None without any."""
         with translate_os_errors():
             remove_directory(self.root / name)
+            if file is not None:
+                self._index.remove(file.index_entry)
 
     def sweep(self, in_use: Container[str]) -> int:
         """See ``Files.sweep``."""
         removed = 0
+        entries = []
         for name in self.all_names():
             try:
-                removed += name not in in_use and self._remove_if_expired_or_abandoned(name)
+                file = self.read_metadata(name)
+                if name not in in_use and self._is_removable(name, file):
+                    self.remove(name, file)
+                    removed += 1
+                elif file is not None:
+                    entries.append(file.index_entry)
             except VolumeError as error:
                 log.warning("%s could not be removed: %s", name, error)
+        with translate_os_errors():
+            self._index.repair(entries)
         return removed
 
-    def _remove_if_expired_or_abandoned(self, name: str) -> bool:
-        file = self.read_metadata(name)
-        is_removable = self.is_abandoned(name) if file is None else file.is_expired
-        if is_removable:
-            self.remove(name)
-        return is_removable
+    def _is_removable(self, name: str, file: StoredFile | None) -> bool:
+        return self.is_abandoned(name) if file is None else file.is_expired
 
     def is_abandoned(self, name: str) -> bool:
         """Return whether the last write to a directory was more than ``ABANDONED_S`` ago."""

@@ -87,6 +87,7 @@ class FineTuneCreator:
         base, wandb = self._base_model_name(request.model, adapters), self._wandb_options(request)
         values, field = request.raw_hyperparameters, request.hyperparameters_field
         spec = parse_hyperparameters(values, field, max_rank=rank, seed=request.seed)
+        self.fine_tunes.check_room_for(id)
         training, validation = self._store_rows(request, id)
         return self.fine_tunes.create(
             StoredFineTune(

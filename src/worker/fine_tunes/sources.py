@@ -100,6 +100,7 @@ class RowSources:
                 "this worker fetches nothing from addresses (ALLOW_REMOTE_MEDIA=0): "
                 "upload the file to /v1/files, and pass its id"
             )
+        self.files.quota.check_file_count()
         with self.files.create(id, _url_file_name(url), PURPOSE) as write:
             # A separate event loop, because writes to the volume may block.
             asyncio.run(_download(self.fetcher, url, _FileBudget(self.files), write))

@@ -20,7 +20,7 @@ from worker.fine_tunes.request import FineTuneFailed, FineTuneResult
 from worker.fine_tunes.training_setup import TrainingSetup
 from worker.long_work.attempt import Attempt
 from worker.long_work.runner import RunOutcome, WorkLine, run_steps
-from worker.volume import check_space, translate_os_errors, write_file
+from worker.volume import translate_os_errors, write_file
 from worker.volume.lease import Lease
 
 log = logging.getLogger(__name__)
@@ -204,7 +204,7 @@ class FineTuneStep:
     def _create_attempt(self, turn: TrainingTurn, spec: Spec) -> Path:
         """Write the specification, and create the directory of another attempt."""
         directory = self._fine_tune.directory
-        check_space(directory)
+        self._training_setup.reserve_space(0)
         with translate_os_errors():
             write_file(directory / SPEC_FILE, spec.model_dump_json().encode())
         return self._fine_tune.add_attempt(turn.lease.owner)

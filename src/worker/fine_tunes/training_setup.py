@@ -83,6 +83,14 @@ class TrainingSetup:
             wandb=request.wandb,
         )
 
+    def reserve_space(self, size: int) -> None:
+        """Count bytes that are about to be written to the volume.
+
+        Raises:
+            VolumeError: They don't fit.
+        """
+        self._fine_tunes.files.quota.reserve(size)
+
     def check_memory(self, spec: Spec) -> None:
         """Refuse a training that can't fit into the free memory; see ``memory.check_memory``."""
         check_memory(spec)

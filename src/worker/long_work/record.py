@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from worker.errors import NoSuchObject, VolumeError
 from worker.long_work.kinds import WorkReference
 from worker.volume import translate_os_errors, write_once
+from worker.volume.pages import IndexEntry
 
 # Files in every record: the request, written first; the decision how the work will end; and how it
 # ended, written last.
@@ -43,6 +44,15 @@ class StoredRequest(BaseModel):
 
     id: str
     created_at: int = Field(default_factory=unix_time)
+
+    @property
+    def index_entry(self) -> IndexEntry:
+        return IndexEntry(self.created_at, self.id, self.tag)
+
+    @property
+    def tag(self) -> str:
+        """A property of the work by which lists are filtered; see ``IndexEntry``."""
+        return ""
 
     @property
     def input_file_ids(self) -> Mapping[str, str]:

@@ -4,19 +4,32 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from worker.errors import Conflict, InvalidInput, NoSuchObject, VolumeError, WorkerError
+from worker.errors import (
+    Conflict,
+    InvalidInput,
+    NoSuchObject,
+    TooMuchUnfinishedWork,
+    VolumeError,
+    WorkerError,
+)
 from worker.files import DAY_S, Files
+from worker.files.quota import FILE_OVERHEAD, too_many_error
 from worker.long_work.record import PAUSED, REQUEST, Record, StoredRequest
 from worker.settings import Settings
 from worker.validation import name_field_in_errors
-from worker.volume import Volume, check_space, ids, translate_os_errors
+from worker.volume import ids, translate_os_errors
 from worker.volume.directories import remove_directory
 from worker.volume.lease import LeaseDirectory
+from worker.volume.pages import IndexEntry, Page, TimeIndex, read_page, unknown_position_error
 
 log = logging.getLogger(__name__)
+
+# Maximum unfinished records of one kind on a volume.
+MAX_UNFINISHED = 1_000
 
 RecordT = TypeVar("RecordT", bound=Record)
 RequestT = TypeVar("RequestT", bound=StoredRequest)
@@ -35,9 +48,9 @@ class Records(ABC, Generic[RecordT, RequestT]):
     id_param: ClassVar[str]
     input_purpose: ClassVar[str]
 
-    def __init__(self, settings: Settings) -> None:
-        self.volume = Volume.from_settings(settings)
-        self.files = Files.from_settings(settings)
+    def __init__(self, settings: Settings, files: Files | None = None) -> None:
+        self.files = files or Files.from_settings(settings)
+        self.volume = self.files.volume
         self._retention_s = settings.files_retention_days * DAY_S
 
     @abstractmethod
@@ -55,11 +68,17 @@ class Records(ABC, Generic[RecordT, RequestT]):
             Conflict: Another request has the same id.
             InvalidInput: An input file has another purpose.
             NoSuchObject: An input file doesn't exist.
+            TooMuchUnfinishedWork: Too many records are unfinished.
+            VolumeError: The volume fails, or has too many records.
         """
         record = self.record_type(self.root / request.id)
         if not record.has_file(REQUEST):
             self._check_inputs(request)
-            check_space(self.root)
+            self.check_room_for(request.id)
+            self.files.quota.reserve(FILE_OVERHEAD)
+            with translate_os_errors():
+                for index in (self._index, self._unfinished):
+                    index.add(request.index_entry)
             record.write_file(REQUEST, request)
         stored = record.request
         # The creation time of a retry may differ.
@@ -121,22 +140,61 @@ class Records(ABC, Generic[RecordT, RequestT]):
             log.warning("%s %s can't be ended: %s", record.noun, record.id, error)
         return record.has_ended()
 
-    def list_all(self) -> list[RecordT]:
-        """Return all records, oldest first.
+    def list_newest(
+        self,
+        *,
+        after: str | None = None,
+        limit: int,
+        tags: Container[str] | None = None,
+        accepts: Callable[[RecordT], bool] = lambda _: True,
+    ) -> Page[RecordT]:
+        """Return a page of the records, newest first.
+
+        Args:
+            after: Id of the last record on the previous page; None for the first page.
+            limit: Maximum number of records on the page.
+            tags: Tags of the records' requests; None for any.
+            accepts: Returns whether a record belongs to the list. Unlike ``tags``, this reads all
+                records until the page is full.
+
+        Raises:
+            NoSuchObject: No record has the id ``after``.
+            OnOtherVolume: The record ``after`` is on another volume.
+            VolumeError: The volume fails.
+        """
+        if after is not None and not self.exists(after):
+            raise unknown_position_error(after, self.volume.location)
+        last = self.record_type(self.root / after).request.index_entry if after else None
+
+        def find(entry: IndexEntry) -> RecordT | None:
+            if tags is None or entry.tag in tags:
+                # Skip records that are removed meanwhile.
+                with contextlib.suppress(NoSuchObject):
+                    record = self.record_type(self.root / entry.id)
+                    if record.created_at == entry.created_at and accepts(record):
+                        return record
+            return None
+
+        with translate_os_errors():
+            return read_page(self._index.entries(after=last), find, limit)
+
+    def list_unfinished(self) -> list[RecordT]:
+        """Return the records of unfinished work, oldest first.
 
         Raises:
             VolumeError: The volume fails.
         """
-        by_age = {}
-        for record in self._stored_records():
-            # Skip records that are removed meanwhile.
-            with contextlib.suppress(NoSuchObject):
-                by_age[record.created_at, record.id] = record
-        return [by_age[key] for key in sorted(by_age)]
-
-    def list_unfinished(self) -> list[RecordT]:
-        """Return the records of unfinished work, oldest first."""
-        return [record for record in self.list_all() if not record.has_ended()]
+        unfinished = []
+        with translate_os_errors():
+            for entry in self._unfinished.entries(order="asc"):
+                record = self.record_type(self.root / entry.id)
+                if record.has_ended():
+                    # The end of the work does not remove the entry: a worker may be killed.
+                    with contextlib.suppress(OSError):
+                        self._unfinished.remove(entry)
+                elif record.has_file(REQUEST):
+                    unfinished.append(record)
+        return unfinished
 
     def input_file_ids_in_use(self) -> set[str]:
         """Return the ids of the files that unfinished work reads."""
@@ -155,28 +213,71 @@ class Records(ABC, Generic[RecordT, RequestT]):
             VolumeError: The directory can't be read.
         """
         removed = 0
-        for record in self._stored_records() if self._retention_s else ():
+        entries, unfinished = [], []
+        for record in self._stored_records():
             try:
-                removed += self._remove_if_expired(record)
+                if self._remove_if_expired(record):
+                    removed += 1
+                    continue
+                entries.append(record.request.index_entry)
+                if not record.has_ended():
+                    unfinished.append(entries[-1])
             except NoSuchObject:
                 # Another worker is removing the record.
                 continue
             except VolumeError as error:
                 log.warning("%s %s could not be removed: %s", record.noun, record.id, error)
+        with translate_os_errors():
+            self._index.repair(entries)
+            self._unfinished.repair(unfinished)
         return removed
 
     def _remove_if_expired(self, record: RecordT) -> bool:
         start, oldest = record.retention_start, time.time() - self._retention_s
-        if start is None or start >= oldest or record.is_leased():
+        if not self._retention_s or start is None or start >= oldest or record.is_leased():
             return False
+        entry = record.request.index_entry
         with translate_os_errors():
             remove_directory(record.directory)
+            for index in (self._index, self._unfinished):
+                index.remove(entry)
         return True
 
     def _stored_records(self) -> list[RecordT]:
         with translate_os_errors():
             requests = [*self.root.glob(f"{self.id_prefix}*/{REQUEST}")]
         return [self.record_type(path.parent) for path in requests]
+
+    def check_room_for(self, id: str) -> None:
+        """Check that there may be a record with this id, before its inputs are stored.
+
+        Raises:
+            TooMuchUnfinishedWork: Too many records are unfinished.
+            VolumeError: The volume fails, or there are too many records.
+        """
+        if self.exists(id):
+            return
+        noun = self.folder.replace("_", "-")
+        with translate_os_errors():
+            # Entries of ended work are removed only when they are read.
+            is_full = self._unfinished.count() >= MAX_UNFINISHED
+            record_count = self._index.count()
+        if is_full and len(self.list_unfinished()) >= MAX_UNFINISHED:
+            raise TooMuchUnfinishedWork(
+                f"{MAX_UNFINISHED:,} {noun} of this endpoint are unfinished, the maximum: wait "
+                "until some of them have ended, or cancel some"
+            )
+        if record_count >= self.files.quota.max_files:
+            raise too_many_error(self.files.quota.max_files, noun)
+
+    @property
+    def _index(self) -> TimeIndex:
+        return TimeIndex(self.volume.worker_path(f"index/{self.folder}"))
+
+    @property
+    def _unfinished(self) -> TimeIndex:
+        """TimeIndex of the unfinished records, and of some that have ended."""
+        return TimeIndex(self.volume.worker_path(f"index/{self.folder}-unfinished"))
 
     @property
     def root(self) -> Path:

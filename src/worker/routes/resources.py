@@ -91,7 +91,7 @@ class Resources:
         """The fine-tunes on the volume."""
         from worker.fine_tunes.record import FineTunes  # noqa: PLC0415 - only for fine-tunes
 
-        return FineTunes(self.settings)
+        return FineTunes(self.settings, self.batches.files)
 
     @property
     def can_send_jobs(self) -> bool:

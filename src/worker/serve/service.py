@@ -15,7 +15,6 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from worker.app import Worker
-from worker.batches.store import Batches
 from worker.dialects import llm_engine
 from worker.dialects.table import has_route
 from worker.engine import Engines
@@ -68,14 +67,13 @@ class WorkerApp:
         self._bodies = BodyReader(max_bytes, settings.serve_timeout_s)
         # Serve events as text; they are decoded only for the platform's queue.
         as_text = settings.model_copy(update={"raw_openai_output": True})
-        batches = Batches(settings)
-        self._transfers = FileTransfers(batches.files, settings)
         self._background = BackgroundWork()
         start = self._background.start_work
         # No platform limits the yields and the time of a server's jobs.
         self._worker = Worker(
             engines, as_text, yield_limit=math.inf, start_work=start, timeout_s=math.inf
         )
+        self._transfers = FileTransfers(self._worker.files, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -142,6 +142,7 @@ class Settings(BaseModel):
     files_output_path: Directory = "out"
     files_max_mb: PositiveInt = 512
     files_max_total_mb: PositiveInt = 20_000
+    files_max_count: PositiveInt = 10_000
     files_retention_days: NonNegativeFloat = 30
     batch_api_key: SecretStr | None = None
     batch_concurrency: Concurrency = "auto"

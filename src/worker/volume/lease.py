@@ -46,8 +46,8 @@ class Claim:
 _CLAIM_JSON = TypeAdapter(Claim)
 
 
-class _Renewals:
-    """The leases that this process owns. One thread renews them, and exists while there are any."""
+class _LeaseRenewal:
+    """The leases of this process, which one thread renews until the last one is released."""
 
     def __init__(self) -> None:
         self._leases: set[Lease] = set()
@@ -74,7 +74,7 @@ class _Renewals:
         return is_known
 
     def _renew_leases(self) -> None:
-        """Renew all leases every ``HEARTBEAT_S`` seconds, until there are none."""
+        """Renew all leases every ``HEARTBEAT_S`` seconds, until the last one is released."""
         while True:
             with self._changed:
                 self._changed.wait_for(lambda: not self._leases, HEARTBEAT_S)
@@ -85,12 +85,12 @@ class _Renewals:
                 lease.renew()
 
 
-_renewals = _Renewals()
+_renewal = _LeaseRenewal()
 
 
 def release_all_leases() -> None:
     """Release all leases of this process, which is about to exit."""
-    for lease in _renewals:
+    for lease in _renewal:
         lease.release()
 
 
@@ -113,11 +113,11 @@ class Lease:
         self.owner = uuid4().hex
         self._beats = 0
         self._write_claim()
-        _renewals.add(self)
+        _renewal.add(self)
 
     def release(self) -> None:
         """Release the lease, so that another worker can acquire it immediately."""
-        _renewals.remove(self)
+        _renewal.remove(self)
         with contextlib.suppress(OSError):
             if self._is_owned():
                 self._path.unlink(missing_ok=True)
@@ -136,7 +136,7 @@ class Lease:
         except OSError:
             # If the error persists, another worker takes over.
             return
-        if _renewals.remove(self):
+        if _renewal.remove(self):
             self.lost.set()
 
     def _write_claim(self) -> None:

@@ -1,18 +1,29 @@
-"""Paginated lists of objects on the volume, newest or oldest first."""
+"""Lists of objects on the volume, newest or oldest first, and the indexes from which they are read.
 
+An index makes a page of a list cost the same, however many objects there are.
+"""
+
+import contextlib
 import json
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 from worker.errors import NoSuchObject
-from worker.volume import ids
+from worker.volume import ids, make_directory
 from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 
 # Maximum number of objects on a page, and their maximum size in bytes of JSON: a job returns a page
 # as one chunk.
 MAX_OBJECTS = 10_000
 MAX_BYTES = 500_000
+# Seconds of creation times in one directory of an index.
+_DIRECTORY_S = 1_000
+# Age in seconds from which an entry without an object is removed: its object may be on the way, and
+# the clocks of machines differ.
+_ORPHAN_S = 86_400
 
 
 class Listable(Protocol):
@@ -37,6 +48,122 @@ class Page(Generic[T]):
     has_more: bool
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class IndexEntry:
+    """The entry of an object in an index.
+
+    Args:
+        created_at: Creation time in seconds since 1970.
+        id: Id of the object.
+        tag: A property by which lists are filtered, without a dot; empty if they aren't.
+        expires_at: Expiry time in seconds since 1970; 0 for never.
+    """
+
+    created_at: int
+    id: str
+    tag: str = ""
+    expires_at: int = 0
+
+    @property
+    def is_expired(self) -> bool:
+        return 0 < self.expires_at <= time.time()
+
+
+class TimeIndex:
+    """The objects of one kind on the volume by their creation times. All methods access files.
+
+    An entry is an empty file, whose name has everything. It is written before its object and
+    removed after it, so there may be no object for an entry. The methods raise ``OSError`` if the
+    volume fails.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def add(self, entry: IndexEntry) -> None:
+        path = self._path(entry)
+        make_directory(path.parent)
+        path.touch()
+
+    def remove(self, entry: IndexEntry) -> None:
+        self._path(entry).unlink(missing_ok=True)
+
+    def count(self) -> int:
+        """Return the number of entries."""
+        numbers = self._directory_numbers()
+        return sum(len(_names_in(self._directory / str(number))) for number in numbers)
+
+    def entries(
+        self, *, order: str = "desc", after: IndexEntry | None = None
+    ) -> Iterator[IndexEntry]:
+        """Yield the entries, "desc" for newest first, that come after another one."""
+        is_reverse = order == "desc"
+
+        def is_later(first: IndexEntry, second: IndexEntry) -> bool:
+            return first < second if is_reverse else first > second
+
+        for number in sorted(self._directory_numbers(), reverse=is_reverse):
+            last = IndexEntry(number * _DIRECTORY_S + (0 if is_reverse else _DIRECTORY_S), "")
+            if after is not None and not is_later(last, after):
+                continue
+            for entry in sorted(self._read_directory(number), reverse=is_reverse):
+                if after is None or is_later(entry, after):
+                    yield entry
+
+    def repair(self, expected: Iterable[IndexEntry]) -> None:
+        """Add missing entries of the existing objects; remove old entries without an object."""
+        oldest = time.time() - _ORPHAN_S
+        entries, expected = set(self.entries()), set(expected)
+        for entry in expected - entries:
+            self.add(entry)
+        for entry in entries - expected:
+            if entry.created_at < oldest:
+                self.remove(entry)
+        for number in self._directory_numbers():
+            # Nothing is added to an old directory any more.
+            if (number + 1) * _DIRECTORY_S < oldest:
+                with contextlib.suppress(OSError):  # not empty
+                    (self._directory / str(number)).rmdir()
+
+    def _path(self, entry: IndexEntry) -> Path:
+        name = f"{entry.created_at}.{entry.expires_at}.{entry.tag}.{entry.id}"
+        return self._directory / str(entry.created_at // _DIRECTORY_S) / name
+
+    def _directory_numbers(self) -> list[int]:
+        return [int(name) for name in _names_in(self._directory) if name.isdecimal()]
+
+    def _read_directory(self, number: int) -> Iterator[IndexEntry]:
+        for name in _names_in(self._directory / str(number)):
+            created_at, expires_at, tag, id = name.split(".", 3)
+            yield IndexEntry(int(created_at), id, tag, int(expires_at))
+
+
+def _names_in(directory: Path) -> list[str]:
+    try:
+        return [path.name for path in directory.iterdir()]
+    except FileNotFoundError:
+        return []
+
+
+def read_page(
+    entries: Iterable[IndexEntry], find: Callable[[IndexEntry], T | None], limit: int = MAX_OBJECTS
+) -> Page[T]:
+    """Return a page of the objects of entries, as far as they exist.
+
+    Args:
+        entries: Entries in the order of the list, from the beginning of the page.
+        find: Returns the object of an entry; None if it is gone, or doesn't belong there.
+        limit: Maximum number of objects on the page.
+    """
+    found: list[T] = []
+    for entry in entries:
+        if (item := find(entry)) is not None:
+            if len(found) == limit:
+                return Page(tuple(found), has_more=True)
+            found.append(item)
+    return Page(tuple(found), has_more=False)
+
+
 def truncate_page(objects: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the first objects whose JSON fits into ``MAX_BYTES``, at least one object."""
     fitting: list[dict[str, Any]] = []
@@ -57,7 +184,7 @@ def paginate(
     order: str = "desc",
     location: VolumeLocation = UNKNOWN_LOCATION,
 ) -> Page[T]:
-    """Return a page of objects, sorted by creation time and then by id.
+    """Return a page of objects in memory, sorted by creation time and then by id.
 
     Args:
         objects: All objects of the list, in any order.
@@ -75,9 +202,18 @@ def paginate(
     if after is not None:
         positions = {one.id: place for place, one in enumerate(in_order)}
         if after not in positions:
-            if ids.is_any_id(after):
-                location.check_name("object", after, "after")
-            raise NoSuchObject("after: nothing in this list has this id", param="after")
+            raise unknown_position_error(after, location)
         start = positions[after] + 1
     end = start + limit
     return Page(tuple(in_order[start:end]), has_more=end < len(in_order))
+
+
+def unknown_position_error(after: str, location: VolumeLocation = UNKNOWN_LOCATION) -> NoSuchObject:
+    """Return the error for a page after an object that isn't in the list.
+
+    Raises:
+        OnOtherVolume: The object is on another volume.
+    """
+    if ids.is_any_id(after):
+        location.check_name("object", after, "after")
+    return NoSuchObject("after: nothing in this list has this id", param="after")

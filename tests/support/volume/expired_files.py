@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from worker.files import FILE_PREFIX, Files
+from support.volume.files import make_files
+from worker.files import FILE_PREFIX
 from worker.volume import Volume, ids
 
 EXPIRED = ids.derive_id(FILE_PREFIX, "expired")
@@ -10,7 +11,7 @@ EXPIRED = ids.derive_id(FILE_PREFIX, "expired")
 
 def make_used_volume(root: Path) -> str:
     """Create a volume with a file that expires in a second; return its path, for FILES_PATH."""
-    files = Files(Volume(root), max_mb=1, retention_days=1)
+    files = make_files(Volume(root))
     files.receive([b"old"], filename="old", expires_after_s=1, id=EXPIRED)
     return str(root)
 

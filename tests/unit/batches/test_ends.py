@@ -18,6 +18,7 @@ from support.batches import (
 )
 from support.engine.scripted import CHAT, settings
 from support.processes.background import poll_until
+from support.volume.records import all_records
 
 from worker.batches.parts import PartWriter, PendingLine
 from worker.batches.record import Batch
@@ -91,7 +92,9 @@ async def test_another_worker_carries_out_an_end_that_a_dead_worker_decided(
     batch = await batch_worker.interrupted_batch()
     ending = batch.decide_ending("cancelled")
     lease = leave_lease(batch, "end")
-    late_part = PartWriter(batch.parts_directory, "0.zombie")
+    late_part = PartWriter(
+        batch.parts_directory, "0.zombie", batch_worker.batches.files.quota.reserve
+    )
     await late_part.add_line(PendingLine(COUNT, False, 1, 1, b'{"custom_id": "c299"}'))
     before = batch.counts()
     await late_part.close()
@@ -152,7 +155,9 @@ async def test_a_runner_waits_for_another_runners_lines_before_it_ends_a_batch(
         job = asyncio.create_task(batch_worker.run_batch("job-2", id=batch.id))
         await poll_until(lambda: len(polls) > 1 or batch.has_ended())
         assert not batch.has_ended()
-        part = PartWriter(batch.parts_directory, f"{index}.other")
+        part = PartWriter(
+            batch.parts_directory, f"{index}.other", batch_worker.batches.files.quota.reserve
+        )
         await part.add_line(
             PendingLine(plan.shards[index].first, False, 1, 1, b'{"custom_id": "late"}')
         )
@@ -268,4 +273,4 @@ async def test_a_batch_that_is_removed_during_a_request_is_not_found(
     monkeypatch.setattr(Batch, "counts", remove_and_count)
     with pytest.raises(NoSuchObject):
         batch.snapshot()
-    assert batch_worker.batches.list_all() == []
+    assert all_records(batch_worker.batches) == []

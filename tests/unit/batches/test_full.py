@@ -10,6 +10,7 @@ from support.batches import BatchWorker, batch_request
 from support.engine.scripted import ScriptedEngine, tokens
 from support.processes.background import poll_until
 from support.volume.disks import fill, mount_disk, remount
+from support.volume.records import all_records
 
 from worker import volume
 
@@ -57,7 +58,7 @@ async def test_answers_survive_when_the_disk_fills_during_a_batch(
     batch_worker.engine.script = tuple(tokens("a", "b", pause=0.05))
     job = asyncio.create_task(batch_worker.job_error(JOB))
     await poll_until(
-        lambda: any(batch.counts().completed for batch in batch_worker.batches.list_all())
+        lambda: any(batch.counts().completed for batch in all_records(batch_worker.batches))
     )
     fill(batch_worker.root)
     error = await job

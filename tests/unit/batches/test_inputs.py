@@ -9,6 +9,7 @@ import pytest
 from support.batches import BatchWorker, line, lines, run_batch, to_jsonl, worker_with_volume
 from support.engine.scripted import CHAT
 from support.tables.batch_inputs import BOM, ENVIRON, GOOD, VALID_INPUTS, WRONG_INPUTS, WrongInput
+from support.volume.records import all_records
 
 INPUT = "input.jsonl"
 NOTHING = {"total": 0, "completed": 0, "failed": 0}
@@ -19,12 +20,14 @@ async def run_input(batch_worker: BatchWorker, content: bytes, **environ: str) -
     (batch_worker.root / "inbox").mkdir(exist_ok=True)
     (batch_worker.root / "inbox" / INPUT).write_bytes(content)
     worker = worker_with_volume(batch_worker.root, batch_worker.engine, **{**ENVIRON, **environ})
-    job_id = f"job-{len(batch_worker.batches.list_all())}"
+    job_id = f"job-{len(all_records(batch_worker.batches))}"
     return await run_batch(worker, job_id, input_path=f"inbox/{INPUT}", endpoint=CHAT)
 
 
 def files_in(root: Path) -> list[str]:
-    return sorted(path.name for path in root.rglob("*") if path.is_file())
+    """Return the names of all files, without those of indexes."""
+    paths = [path for path in root.rglob("*") if path.is_file()]
+    return sorted(path.name for path in paths if "index" not in path.relative_to(root).parts)
 
 
 @pytest.mark.parametrize("wrong_input", WRONG_INPUTS.values(), ids=WRONG_INPUTS)

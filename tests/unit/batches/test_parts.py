@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.processes.background import HUNG_S
+from support.volume.files import make_quota
 
 from worker.batches import parts
 from worker.batches.parts import (
@@ -22,7 +23,7 @@ from worker.batches.parts import (
     read_line_text,
 )
 from worker.errors import VolumeError
-from worker.volume import write_durably
+from worker.volume import Volume, write_durably
 
 COUNT = 4
 
@@ -33,7 +34,7 @@ def pending_line(number: int, *, failed: bool = False, text: str = "") -> Pendin
 
 
 async def write_part(directory: Path, name: str, *lines: PendingLine) -> None:
-    part = PartWriter(directory, name)
+    part = PartWriter(directory, name, make_quota(Volume(directory)).reserve)
     for line in lines:
         await part.add_line(line)
     await part.close()
@@ -110,7 +111,7 @@ async def test_a_line_is_durable_within_a_second_without_further_lines(
 ) -> None:
     assert parts.GROUP_S == 1
     monkeypatch.setattr(parts, "GROUP_S", 0.05)
-    part = PartWriter(tmp_path, "0.a")
+    part = PartWriter(tmp_path, "0.a", make_quota(Volume(tmp_path)).reserve)
     await part.add_line(pending_line(1))
     assert read_finished_lines(tmp_path) == {}
     async with asyncio.timeout(HUNG_S):
@@ -151,7 +152,7 @@ async def test_groups_are_written_one_at_a_time(
 
     monkeypatch.setattr(parts, "write_durably", append_exclusively)
     monkeypatch.setattr(parts, "MAX_PENDING_BYTES", 100)
-    part = PartWriter(tmp_path, "0.a")
+    part = PartWriter(tmp_path, "0.a", make_quota(Volume(tmp_path)).reserve)
     adding = [asyncio.create_task(part.add_line(pending_line(number))) for number in range(300)]
     await asyncio.sleep(0.01)
     cancelled = {number for number in range(100, 200) if adding[number].cancel()}
@@ -173,7 +174,7 @@ async def test_a_part_accepts_no_lines_after_a_failed_write(
         opened.write(bytes(content)[:5])
         raise OSError(28, "No space left on device")
 
-    part = PartWriter(tmp_path, "0.a")
+    part = PartWriter(tmp_path, "0.a", make_quota(Volume(tmp_path)).reserve)
     with monkeypatch.context() as patch:
         patch.setattr(parts, "write_durably", write_partially)
         await part.add_line(pending_line(1))

@@ -19,6 +19,7 @@ from support.batches import (
 from support.engine.scripted import CHAT, ScriptedEngine, settings, static_app, tokens
 from support.metrics import watch_metrics
 from support.processes.background import poll_until
+from support.volume.records import all_records
 
 from worker.app import Worker
 from worker.batches.step import WIND_DOWN_S
@@ -175,9 +176,9 @@ async def test_a_batch_above_the_concurrent_ones_waits_without_its_input_and_wit
     job = {"id": "waiting", "input": {"batch": batch_request(2, requests=lines(2, prompt=text))}}
     yields = batch_worker.worker.handle(job)
     waiting = asyncio.ensure_future(anext(yields))
-    await poll_until(lambda: len(batch_worker.batches.list_all()) == places + 1)
+    await poll_until(lambda: len(all_records(batch_worker.batches)) == places + 1)
     await poll_until(lambda: sys.getrefcount(text) == references)
-    batch = next(one for one in batch_worker.batches.list_all() if not one.is_leased())
+    batch = next(one for one in all_records(batch_worker.batches) if not one.is_leased())
     assert batch.snapshot().status == "validating"
     batch_worker.engine.loop.call_soon_threadsafe(release.set)
     assert (await waiting)["batch"]["request_counts"]["total"] == 2

@@ -12,6 +12,7 @@ from support.caller import Caller
 from support.engine.scripted import ScriptedEngine
 from support.fine_tunes import COMMAND, DONE, ID, ROWS, Script, scripted_fine_tune, trainer_pids
 from support.processes.background import poll_until
+from support.volume.records import all_records
 
 from worker.app import Worker
 from worker.engine import Engines
@@ -75,7 +76,7 @@ async def test_a_repeated_job_continues_its_fine_tune_and_names_the_next_job(
     id = response["fine_tune"]["id"]
     assert response["run_with"] == {"input": {"fine_tune": {"id": id}}}
     assert await caller.run_job("job-1", fine_tune=NEW_FINE_TUNE) == response
-    assert [one.id for one in FineTunes(caller.settings).list_all()] == [id]
+    assert [one.id for one in all_records(FineTunes(caller.settings))] == [id]
     # A worker that can start jobs starts the next job itself.
     starting_caller = make_caller(caller, True)
     assert "run_with" not in await starting_caller.run_job("job-1", fine_tune=NEW_FINE_TUNE)
@@ -146,7 +147,7 @@ async def test_a_worker_that_does_not_train_creates_no_fine_tunes(
         assert error["code"] == 400
         assert "--train" in error["message"]
         assert "FINE_TUNE=beside" in error["message"]
-    assert FineTunes(caller.settings).list_all() == []
+    assert all_records(FineTunes(caller.settings)) == []
     create_fine_tune(caller)
     assert caller.worker.list_unfinished_work() == []
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from support.volume.files import make_files
 
 from worker.files import Files
 from worker.volume import Volume
@@ -17,7 +18,7 @@ def volume(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(volume: Path) -> Files:
-    return Files(Volume(volume, bucket="bucket"), max_mb=1, retention_days=30)
+    return make_files(Volume(volume, bucket="bucket"))
 
 
 @pytest.fixture

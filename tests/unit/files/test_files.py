@@ -5,13 +5,17 @@ import os
 import stat
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.effort import loop_iterations
+from support.volume.files import make_files
 
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
 from worker.files import DAY_S, FILE_PREFIX, Files, StoredFile
+from worker.files.storage import FileDirectories
 from worker.volume import Volume, ids
 
 
@@ -65,9 +69,7 @@ def test_a_file_expires_at_the_callers_time_or_after_the_retention(
 ) -> None:
     file = receive(files, expires_after_s=3600)
     assert file.expires_at == file.created_at + 3600
-    unlimited, half_day = (
-        Files(Volume(volume), max_mb=1, retention_days=days) for days in (0.0, 0.5)
-    )
+    unlimited, half_day = (make_files(Volume(volume), retention_days=days) for days in (0.0, 0.5))
     assert receive(unlimited).expires_at is None
     assert receive(unlimited, expires_after_s=3600).expires_at is not None
     file = receive(half_day)
@@ -85,6 +87,49 @@ def test_a_file_of_the_maximum_size_is_received_and_a_larger_one_is_refused(
     # The upload stops at the first part beyond the limit.
     assert len(list(parts)) == 97
     assert paths_in(stored_files) == before
+
+
+def add_files(directories: FileDirectories, count: int) -> None:
+    """Create empty files, one a second until now."""
+    now = int(time.time())
+    for age in range(count):
+        id = ids.new_id("file-")
+        (directories.root / id).mkdir(parents=True)
+        file = StoredFile(
+            id=id,
+            bytes=0,
+            created_at=now - age,
+            filename="a",
+            purpose="batch" if age % 2 else "vision",
+            expires_at=None,
+        )
+        directories.write_metadata(directories.root / id, file)
+
+
+@pytest.mark.parametrize("purpose", [None, "batch"])
+def test_a_page_of_many_files_costs_as_much_as_one_of_few(
+    tmp_path: Path, purpose: str | None
+) -> None:
+    def measure(count: int) -> float:
+        volume = Volume(tmp_path / str(count))
+        add_files(FileDirectories(volume), count)
+        files = make_files(volume)
+        middle = files.list(limit=count // 2).data[-1].id
+        page = partial(files.list, limit=5, purpose=purpose)
+        assert len(page().data) == len(page(after=middle).data) == 5
+        return loop_iterations(lambda: (page(), page(after=middle), page(order="asc")))
+
+    # Reading all files costs a hundred times as much.
+    assert measure(3_000) < 10 * measure(30)
+
+
+def test_an_object_that_was_created_twice_is_listed_once(files: Files) -> None:
+    stored = receive(files)
+    directories = FileDirectories(files.volume)
+    slower = stored.model_copy(update={"created_at": stored.created_at - 5})
+    with directories.create(stored.id) as folder:
+        directories.write_metadata(folder, slower)
+    assert [file.created_at for file in files.list().data] == [stored.created_at]
 
 
 @pytest.mark.parametrize("path", ["inbox/a.jsonl", "s3://bucket/inbox/a.jsonl"])

@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from support.engine.scripted import settings
 from support.volume.disks import fill, mount_disk, remount
+from support.volume.files import make_files, make_quota
 
 from worker import volume as volumes
 from worker.errors import VolumeError
 from worker.files import Files
-from worker.files.quota import Quota
+from worker.files.quota import BLOCK_BYTES
 from worker.volume import Volume, check_space
+from worker.volume.adapters import ORIGIN_FILE
 
 FULL = r"1 MB in total \(FILES_MAX_TOTAL_MB\)"
 HALF = 510_000
@@ -30,20 +32,85 @@ def expect_refusal(files: Files, size: int = HALF, reason: str = FULL) -> None:
 @pytest.fixture
 def limited_files(volume: Path) -> Files:
     """Files with a total limit of 1 MB."""
-    return Files.from_settings(settings(FILES_PATH=str(volume), FILES_MAX_TOTAL_MB="1"))
+    environ = {"FILES_PATH": str(volume), "BASE_PATH": str(volume), "FILES_MAX_TOTAL_MB": "1"}
+    return Files.from_settings(settings(**environ))
 
 
+@pytest.fixture
+def _measure_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Repeat no measurement of the used space."""
+    monkeypatch.setattr("worker.files.quota.VALID_S", 3600.0)
+    monkeypatch.setattr("worker.files.quota.RECHECK_S", 3600.0)
+
+
+@pytest.mark.usefixtures("_measure_once")
 def test_files_beyond_the_total_limit_are_refused_until_one_is_deleted(
     limited_files: Files, stored_files: Path
 ) -> None:
     first = receive(limited_files)
     expect_refusal(limited_files)
     assert [path.name for path in stored_files.iterdir()] == [first]
-    used_bytes = sum(path.stat().st_size for path in (stored_files / first).iterdir())
-    second = receive(limited_files, 1_000_000 - used_bytes)
-    expect_refusal(limited_files)
+    second = receive(limited_files, 440_000)
+    expect_refusal(limited_files, 100_000)
     limited_files.delete(second)
-    assert receive(limited_files, 480_000)
+    assert receive(limited_files, 440_000)
+
+
+@pytest.mark.usefixtures("_measure_once")
+def test_a_refused_file_takes_no_space(limited_files: Files) -> None:
+    for _ in range(9):
+        with pytest.raises(VolumeError, match=FULL):
+            limited_files.receive([bytes(200_000)] * 6, filename="a")
+    assert receive(limited_files)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "worker/batches/batch_a/parts/0.a.jsonl",
+        "worker/fine_tunes/ftjob-a/attempts/000001.a/checkpoints/1/weights",
+        "worker/receipts/2026-01-01/a.jsonl",
+        "out/deep/array.json",
+        "adapters/trained/adapter_model.safetensors",
+    ],
+)
+def test_all_that_is_written_for_callers_counts_towards_the_total(
+    limited_files: Files, volume: Path, path: str
+) -> None:
+    (volume / path).parent.mkdir(parents=True)
+    (volume / path).write_bytes(bytes(HALF))
+    (volume / path).with_name(ORIGIN_FILE).touch()
+    expect_refusal(limited_files)
+
+
+def test_adapters_of_the_operator_do_not_count_towards_the_total(
+    limited_files: Files, volume: Path
+) -> None:
+    (volume / "adapters" / "own").mkdir(parents=True)
+    (volume / "adapters" / "own" / "adapter_model.safetensors").write_bytes(bytes(3 * HALF))
+    assert receive(limited_files)
+
+
+def test_small_files_count_as_whole_blocks(limited_files: Files) -> None:
+    for _ in range(40):
+        receive(limited_files, 1)
+    # Each has its content, metadata and directory, and an entry in the index.
+    expect_refusal(limited_files, 1_000_000 - 4 * 40 * BLOCK_BYTES)
+
+
+def test_a_maximum_number_of_files_is_accepted(volume: Path) -> None:
+    few = Files.from_settings(settings(FILES_PATH=str(volume), FILES_MAX_COUNT="3"))
+    (volume / "inbox" / "own").write_bytes(b"own")
+    first, *_ = [receive(few, 1) for _ in range(3)]
+    for add in (lambda: receive(few, 1), lambda: few.add_volume_file("inbox/own", purpose="batch")):
+        with pytest.raises(VolumeError, match=r"3 files, the maximum \(FILES_MAX_COUNT\)"):
+            add()
+    # The worker's own files, such as outputs of batches, are not refused.
+    with few.create("file-" + "a" * 24, "out.jsonl", "batch_output") as write:
+        write(b"{}")
+    few.delete("file-" + "a" * 24)
+    few.delete(first)
+    assert receive(few, 1)
 
 
 def test_outputs_of_batches_count_towards_the_total(limited_files: Files, volume: Path) -> None:
@@ -65,8 +132,9 @@ def test_callers_own_files_do_not_count_towards_the_total(
 def test_space_that_another_worker_frees_is_noticed_before_a_refusal(
     limited_files: Files, stored_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = receive(limited_files)
     monkeypatch.setattr("worker.files.quota.RECHECK_S", -1.0)
+    monkeypatch.setattr("worker.files.quota.VALID_FACTOR", 0.0)
+    first = receive(limited_files)
     expect_refusal(limited_files)
     (stored_files / first / "content").unlink()
     assert receive(limited_files)
@@ -75,13 +143,12 @@ def test_space_that_another_worker_frees_is_noticed_before_a_refusal(
 def test_an_old_measurement_of_the_total_is_repeated(
     volume: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quota = Quota(Volume(volume), 2 * HALF)
+    monkeypatch.setattr("worker.files.quota.VALID_S", 0.0)
+    monkeypatch.setattr("worker.files.quota.VALID_FACTOR", 0.0)
+    quota = make_quota(Volume(volume), max_bytes=2 * HALF)
     quota.reserve(HALF // 2)
     (volume / "out").mkdir()
     (volume / "out" / "array").write_bytes(bytes(3 * HALF // 2))
-    quota.reserve(HALF // 2)
-    monkeypatch.setattr("worker.files.quota.VALID_S", -1.0)
-    quota.invalidate_measurement()
     with pytest.raises(VolumeError, match=FULL):
         quota.reserve(HALF)
 
@@ -101,7 +168,7 @@ def _reserve_no_space(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def files_on(disk: Path) -> Files:
-    return Files(Volume(disk), max_mb=100, retention_days=30)
+    return make_files(Volume(disk), max_mb=100)
 
 
 @pytest.mark.usefixtures("_reserve_no_space")
@@ -161,7 +228,7 @@ def test_a_read_only_volume_can_be_read_and_rejects_writes(disk: Path) -> None:
 
 
 def test_a_missing_volume_is_reported(tmp_path: Path) -> None:
-    files = Files(Volume(tmp_path / "no", may_create_root=False), max_mb=1, retention_days=1)
+    files = make_files(Volume(tmp_path / "no", may_create_root=False))
     for method in (files.list, lambda: receive(files)):
         with pytest.raises(VolumeError, match="no network volume"):
             method()

@@ -14,6 +14,7 @@ from aiohttp.test_utils import TestServer
 from support.engine.scripted import settings
 from support.fine_tunes import CSV, upload_file
 from support.network import TableResolver
+from support.volume.records import all_records
 
 from worker.engine import Model
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject, RequestError
@@ -46,7 +47,7 @@ def create(creator: FineTuneCreator, adapters: tuple[str, ...] = (), **body: Any
 def creation_error(creator: FineTuneCreator, **body: Any) -> RequestError:
     with pytest.raises(RequestError) as exc_info:
         create(creator, **body)
-    assert not creator.fine_tunes.list_all()
+    assert not all_records(creator.fine_tunes)
     return exc_info.value
 
 

@@ -278,8 +278,9 @@ async def test_a_worker_trains_one_adapter_at_a_time_in_the_order_of_the_jobs(
     )
     tasks = [start_attempt(first, shared)]
     await wait_for_step(first)
-    tasks += [start_attempt(fine_tune, shared) for fine_tune in (second, third, unwanted)]
-    await poll_until(lambda: shared.line.waiting_count == 3)
+    for number, fine_tune in enumerate((second, third, unwanted), 1):
+        tasks.append(start_attempt(fine_tune, shared))
+        await poll_until(lambda number=number: shared.line.waiting_count == number)
     # A waiting fine-tune is cancelled immediately.
     unwanted.cancel()
     shared.line.wake(unwanted.id)

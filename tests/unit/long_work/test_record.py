@@ -9,13 +9,21 @@ from typing import Any, NamedTuple
 import pytest
 from pydantic import BaseModel
 from support.engine.scripted import CHAT, settings
+from support.volume.records import all_records
 
 from worker.batches.record import BatchResult, StoredBatch
 from worker.batches.store import Batches
-from worker.errors import Conflict, InvalidInput, NoSuchObject
+from worker.errors import (
+    Conflict,
+    InvalidInput,
+    NoSuchObject,
+    TooMuchUnfinishedWork,
+    VolumeError,
+)
 from worker.files import DAY_S
 from worker.fine_tunes.record import FineTunes
 from worker.fine_tunes.request import FineTuneResult, StoredFineTune
+from worker.long_work import records as record_types
 from worker.long_work.record import RESULT, STALE_S, Record, StoredRequest
 from worker.volume import ids
 
@@ -55,9 +63,9 @@ FINE_TUNE = Kind(
 class Store:
     """The records of a kind on a volume."""
 
-    def __init__(self, kind: Kind, root: Path, days: int = 30) -> None:
+    def __init__(self, kind: Kind, root: Path, days: int = 30, **environ: str) -> None:
         self.kind = kind
-        environ = {"FILES_PATH": str(root), "FILES_RETENTION_DAYS": str(days)}
+        environ |= {"FILES_PATH": str(root), "FILES_RETENTION_DAYS": str(days)}
         self.records = kind.records_type(settings(**environ))
 
     def upload(self, purpose: str | None = None) -> str:
@@ -87,7 +95,7 @@ def test_unfinished_records_and_their_inputs_are_listed(record_store: Store) -> 
     file_id = record_store.upload()
     waiting = record_store.records.create(record_store.make_request(file_id, created_at=NOW + 5))
     done = record_store.create(ended=True)
-    assert [record.id for record in record_store.records.list_all()] == [done.id, waiting.id]
+    assert [record.id for record in all_records(record_store.records)] == [done.id, waiting.id]
     assert [record.id for record in record_store.records.list_unfinished()] == [waiting.id]
     assert record_store.records.input_file_ids_in_use() == {file_id}
 
@@ -100,7 +108,7 @@ def test_wrong_and_missing_files_are_refused_with_the_field(record_store: Store)
     with pytest.raises(NoSuchObject, match="no file with this id") as missing:
         record_store.records.create(record_store.make_request("file-nothing"))
     assert exc_info.value.param == missing.value.param == record_store.kind.field
-    assert record_store.records.list_all() == []
+    assert all_records(record_store.records) == []
 
 
 def test_the_same_request_returns_the_same_record_and_another_is_refused(
@@ -114,6 +122,54 @@ def test_the_same_request_returns_the_same_record_and_another_is_refused(
         record_store.records.create(first.model_copy(update={"metadata": {"a": "b"}}))
     name = f"{record_store.kind.noun} {first.id!r}"
     assert exc_info.value.message == f"The {name} of an earlier job with the same id differs."
+
+
+def test_too_many_unfinished_records_are_refused_until_some_have_ended(
+    record_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_types, "MAX_UNFINISHED", 3)
+    for _ in range(5):
+        record_store.create(ended=True)
+    unfinished = [record_store.create() for _ in range(3)]
+    words = record_store.records.folder.replace("_", "-")
+    with pytest.raises(TooMuchUnfinishedWork, match=f"^3 {words} of this endpoint") as exc_info:
+        record_store.create()
+    assert (exc_info.value.status, exc_info.value.retryable) == (429, True)
+    # A repeated request is no new record.
+    assert record_store.records.create(unfinished[0].request).id == unfinished[0].id
+    unfinished[0].write_file(RESULT, record_store.kind.result)
+    assert record_store.create()
+
+
+def test_a_maximum_number_of_records_is_accepted(tmp_path: Path) -> None:
+    for kind in (BATCH, FINE_TUNE):
+        few = Store(kind, tmp_path, FILES_MAX_COUNT="4")
+        request = few.make_request()
+        for _ in range(4):
+            few.records.create(few.make_request(request.input_file_ids[kind.field]))
+        words = few.records.folder.replace("_", "-")
+        with pytest.raises(VolumeError, match=rf"4 {words}, the maximum \(FILES_MAX_COUNT\)"):
+            few.records.create(request)
+
+
+def test_records_are_listed_in_pages(record_store: Store) -> None:
+    file_id = record_store.upload()
+    made = [
+        record_store.records.create(record_store.make_request(file_id, created_at=NOW - age * 600))
+        for age in range(7)
+    ]
+    records, listed, after, has_more = record_store.records, [], None, True
+    while has_more:
+        page = records.list_newest(after=after, limit=3)
+        listed += [record.id for record in page.data]
+        after, has_more = listed[-1], page.has_more
+    assert listed == [record.id for record in made]
+    even = records.list_newest(
+        limit=2, accepts=lambda record: record.created_at % 1200 == NOW % 1200
+    )
+    assert ([record.id for record in even.data], even.has_more) == ([made[0].id, made[2].id], True)
+    with pytest.raises(NoSuchObject, match="after: nothing"):
+        records.list_newest(after=ids.new_id(records.id_prefix), limit=1)
 
 
 @pytest.mark.parametrize("suffix", ["", "../../etc", "a" * 24])
@@ -152,7 +208,7 @@ def test_a_record_is_removed_after_the_retention_of_files(
     monkeypatch.setattr(time, "time", lambda: NOW + kind.retention_delay_s + days * DAY_S)
     expected = removed[kind is FINE_TUNE]
     assert records.sweep() == expected
-    assert (len(records.list_all()), record.directory.exists()) == (1 - expected, not expected)
+    assert (len(all_records(records)), record.directory.exists()) == (1 - expected, not expected)
 
 
 def test_a_record_with_a_lease_is_not_removed_until_the_lease_is_stale(

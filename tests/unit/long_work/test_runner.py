@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from support.engine.scripted import settings
 from support.processes.background import HUNG_S, poll_until
+from support.volume.records import all_records
 
 from worker.errors import VolumeError
 from worker.long_work.attempt import Attempt
@@ -183,7 +184,7 @@ async def test_only_a_few_jobs_run_and_all_others_wait_without_a_thread_or_a_lea
     crew = Crew(tasks, places=3)
     jobs = [crew.start(number) for number in range(60)]
     await poll_until(lambda: len(crew.running) == 3 and crew.line.waiting_count == 57)
-    assert not any(task.is_leased() for task in tasks.list_all())
+    assert not any(task.is_leased() for task in all_records(tasks))
     crew.released.set()
     assert [await job for job in jobs] == ["ended"] * 60
     assert crew.most_running == 3

@@ -1,7 +1,9 @@
 """Ids, pages of lists, and signed URLs."""
 
+import random
 import re
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
@@ -11,7 +13,7 @@ import pytest
 from worker.errors import NoSuchObject
 from worker.volume import Volume, ids
 from worker.volume.links import VALID_S, SignedLinks
-from worker.volume.pages import paginate
+from worker.volume.pages import IndexEntry, TimeIndex, paginate, read_page
 
 
 def test_every_new_id_is_unique_and_has_24_letters_and_digits() -> None:
@@ -43,6 +45,9 @@ def test_a_string_of_another_form_is_not_an_id(text: str) -> None:
     assert not ids.is_id("file-", text)
 
 
+NOW = 1_800_000_000
+
+
 @dataclass(frozen=True)
 class Item:
     """An item of a list."""
@@ -72,6 +77,64 @@ def test_a_page_after_an_unknown_item_is_refused() -> None:
     with pytest.raises(NoSuchObject, match="after: nothing") as exc_info:
         paginate(ITEMS, after="z")
     assert exc_info.value.param == "after"
+
+
+def random_entries(count: int, seconds: int) -> set[IndexEntry]:
+    """Return entries that were created within a number of seconds, some of them together."""
+    draw = random.Random(count)
+    return {
+        IndexEntry(
+            NOW - draw.randrange(seconds),
+            ids.add_volume_id(ids.new_id("file-"), draw.choice([None, "euvolume01"])),
+            draw.choice(["", "batch"]),
+            draw.choice([0, NOW]),
+        )
+        for _ in range(count)
+    }
+
+
+@pytest.mark.parametrize("seconds", [1, 999, 9_999, 10**6])
+@pytest.mark.parametrize(("order", "is_reverse"), [("desc", True), ("asc", False)])
+def test_an_index_has_all_entries_in_order_from_any_of_them(
+    tmp_path: Path, seconds: int, order: str, is_reverse: bool
+) -> None:
+    index, entries = TimeIndex(tmp_path / "worker" / "index"), random_entries(200, seconds)
+    assert [*index.entries()] == []
+    for entry in entries:
+        index.add(entry)
+    in_order = sorted(entries, reverse=is_reverse)
+    assert [*index.entries(order=order)] == in_order
+    for place in (0, 1, 99, 199):
+        after = [*index.entries(order=order, after=in_order[place])]
+        assert after == in_order[place + 1 :]
+    # A removed entry is still a position.
+    index.remove(in_order[50])
+    assert [*index.entries(order=order, after=in_order[50])] == in_order[51:]
+    assert index.count() == len(entries) - 1
+
+
+def test_a_repaired_index_has_the_existing_objects_and_recent_entries(tmp_path: Path) -> None:
+    index = TimeIndex(tmp_path)
+    gone, lost, recent, kept = (
+        IndexEntry(created_at, id)
+        for created_at, id in ((1_000, "a"), (2_000, "b"), (int(time.time()), "c"), (3_000, "d"))
+    )
+    for entry in (gone, recent, kept):
+        index.add(entry)
+    index.repair([lost, kept])
+    assert {*index.entries()} == {lost, recent, kept}
+    # Only directories with entries are left.
+    assert all([*directory.iterdir()] for directory in tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_a_page_skips_entries_without_an_object(tmp_path: Path, limit: int) -> None:
+    index, entries = TimeIndex(tmp_path), random_entries(90, 5_000)
+    for entry in entries:
+        index.add(entry)
+    existing = sorted(entry for entry in entries if entry.tag)
+    page = read_page(index.entries(order="asc"), lambda entry: entry if entry.tag else None, limit)
+    assert (list(page.data), page.has_more) == (existing[:limit], limit < len(existing))
 
 
 PATH = "/v1/llm/model-files/tuned/a b.json"

@@ -76,10 +76,8 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
     """List the newest batches."""
 
     def list_newest() -> list[dict[str, Any]]:
-        llm_engine_batches = [
-            batch for batch in request.resources.batches.list_all() if _is_llm_engine_batch(batch)
-        ]
-        return truncate_page(map(job_object, reversed(llm_engine_batches[-MAX_LISTED:])))
+        page = request.resources.batches.list_newest(limit=MAX_LISTED, tags=OUTPUTS)
+        return truncate_page(map(job_object, page.data))
 
     return {"jobs": await asyncio.to_thread(list_newest)}
 
@@ -190,6 +188,7 @@ def _create_batch(request: RouteRequest, body: BatchCompletionsRequest, version:
     """
     batches = request.resources.batches
     batch_id = batches.id_for_job(request.request_id)
+    batches.check_room_for(batch_id)
     path, file_id = body.input_data_path, batches.volume.location.derive_id(FILE, batch_id)
 
     def make_stored_batch(url: str) -> StoredBatch:

@@ -95,10 +95,8 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
     """List the newest fine-tunes."""
 
     def list_newest() -> list[dict[str, Any]]:
-        return [
-            job_object(fine_tune)
-            for fine_tune in reversed(request.resources.fine_tunes.list_all()[-MAX_LISTED:])
-        ]
+        page = request.resources.fine_tunes.list_newest(limit=MAX_LISTED)
+        return [job_object(fine_tune) for fine_tune in page.data]
 
     return {"jobs": await asyncio.to_thread(list_newest)}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from worker.batches.record import StoredBatch
 from worker.dialects.openai import objects
-from worker.dialects.openai.listing import NewestFirstQuery
+from worker.dialects.openai.listing import NewestFirstQuery, make_list_object
 from worker.job.batch import CreateBatch
 from worker.routes.long_work import cancel_batch, check_batch_route
 from worker.routes.route import RouteRequest
@@ -44,10 +44,12 @@ async def list_batches(request: RouteRequest) -> dict[str, Any]:
     """
     page_query = NewestFirstQuery.from_query(request.job.query_params)
     batches = request.resources.batches
-    location = batches.volume.location
-    return await asyncio.to_thread(
-        lambda: page_query.make_page(batches.list_all(), objects.batch, location)
-    )
+
+    def make_page() -> dict[str, Any]:
+        page = batches.list_newest(after=page_query.after, limit=page_query.limit)
+        return make_list_object(page, objects.batch)
+
+    return await asyncio.to_thread(make_page)
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:

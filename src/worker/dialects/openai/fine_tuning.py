@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from worker.dialects.openai import objects
-from worker.dialects.openai.listing import NewestFirstQuery
+from worker.dialects.openai.listing import NewestFirstQuery, make_list_object
 from worker.job.fine_tune import CreateFineTune
 from worker.long_work.kinds import WorkReference
 from worker.routes.long_work import create_and_start_fine_tune
@@ -47,14 +47,14 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
         if key.startswith("metadata[") and key.endswith("]")
     }
 
+    def has_metadata(fine_tune: "FineTune") -> bool:
+        return not metadata or metadata.items() <= (fine_tune.request.metadata or {}).items()
+
     def make_page() -> dict[str, Any]:
-        fine_tunes = request.resources.fine_tunes
-        jobs = [
-            fine_tune
-            for fine_tune in fine_tunes.list_all()
-            if metadata.items() <= (fine_tune.request.metadata or {}).items()
-        ]
-        return page_query.make_page(jobs, objects.fine_tuning_job, fine_tunes.volume.location)
+        page = request.resources.fine_tunes.list_newest(
+            after=page_query.after, limit=page_query.limit, accepts=has_metadata
+        )
+        return make_list_object(page, objects.fine_tuning_job)
 
     return await asyncio.to_thread(make_page)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.volume.files import make_files
 
 from worker.dialects.llm_engine import batch_output
 from worker.dialects.llm_engine.batch_inputs import locate_input_file
@@ -24,7 +25,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def files(root: Path) -> Files:
-    return Files(Volume(root, bucket="vol1"), max_mb=1, retention_days=1)
+    return make_files(Volume(root, bucket="vol1"))
 
 
 def reserve(path: str, files: Files, batch_id: str = "batch_a") -> None:

@@ -8,6 +8,7 @@ import pytest
 from support.batches import lines, results, to_jsonl
 from support.caller import Caller
 from support.engine.scripted import CHAT, ScriptedEngine, tokens
+from support.volume.records import all_records
 
 from worker.batches.store import Batches
 from worker.files import Files
@@ -59,7 +60,7 @@ async def test_an_invalid_batch_is_refused_with_the_field(
     error = await caller.request_error("POST", BATCHES, **make_body(caller, **changes))
     assert (error["code"], error["param"]) == (400, param)
     assert says in error["message"]
-    assert (caller.started_work, Batches(caller.settings).list_all()) == ([], [])
+    assert (caller.started_work, all_records(Batches(caller.settings))) == ([], [])
 
 
 async def test_a_new_batch_starts_as_many_jobs_as_its_data_parallelism(
@@ -98,7 +99,7 @@ async def test_a_repeated_job_creates_one_batch_and_another_job_a_second(caller:
         for job in ("job-1", "job-1", "job-2")
     ]
     assert first == again != other
-    assert len(Batches(caller.settings).list_all()) == 2
+    assert len(all_records(Batches(caller.settings))) == 2
 
 
 @pytest.mark.usefixtures("embedder")

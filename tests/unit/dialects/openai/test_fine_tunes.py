@@ -18,6 +18,7 @@ from support.fine_tunes import (
     upload_file,
     write_events,
 )
+from support.volume.records import all_records
 
 from trainer.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult, Event
 from worker.dialects.openai import objects
@@ -96,7 +97,7 @@ async def test_an_invalid_fine_tune_is_refused_with_the_field(
     caller: Caller, fine_tunes: FineTunes, route: str, changes: Any, param: str, status: int
 ) -> None:
     error = await caller.request_error("POST", route, **make_body(caller, **changes))
-    assert (error["param"], error["code"], fine_tunes.list_all()) == (param, status, [])
+    assert (error["param"], error["code"], all_records(fine_tunes)) == (param, status, [])
     assert "word" not in error["message"]
 
 
@@ -213,7 +214,7 @@ async def test_the_body_of_llm_engines_client_creates_a_fine_tune(
     more = {"wandb_config": {"api_key": "secret-word"}, "suffix": "my-experiment"}
     body = make_body(caller, validation_file=None, hyperparameters=numbers, **more)
     response = await caller.post(FINE_TUNES, **body)
-    (fine_tune,) = fine_tunes.list_all()
+    (fine_tune,) = all_records(fine_tunes)
     assert response == {"id": fine_tune.id, "fine_tune_id": fine_tune.id}
     assert caller.started_work == [WorkReference("fine_tune", fine_tune.id)]
     spec = fine_tune.request.spec
