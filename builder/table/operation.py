@@ -33,7 +33,7 @@ OPERATION_ROWS = (
         "FILES_MAX_TOTAL_MB",
         WORK,
         "Space for files (MB)",
-        "Maximum megabytes of callers' files, batches, fine-tunes with their adapters, and receipts "
+        "Maximum megabytes of callers' files, batches, fine-tunes, their adapters and receipts "
         "together; a file or directory counts at least 4 kB. Further ones are refused (507).",
     ),
     Row(

@@ -25,7 +25,6 @@ from worker.fine_tunes.request import FineTuneResult, StoredFineTune
 from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
 from worker.fine_tunes.training_setup import TrainingSetup
 from worker.long_work.attempt import Attempt
-from worker.long_work.kinds import KINDS
 from worker.long_work.record import REQUEST
 from worker.long_work.runner import RunOutcome, WorkLine
 from worker.volume import check_space
@@ -106,7 +105,6 @@ class ScriptedTrainingSetup(TrainingSetup):
     def __init__(self, root: Path, **changes: Any) -> None:
         self.adapters_directory, self.command = root / "adapters", COMMAND
         self.reserve_memory, self.low_priority = None, True
-        self.line = WorkLine(KINDS["fine_tune"].places)
         self._root = root
         vars(self).update(changes)
 
@@ -136,12 +134,13 @@ async def run_attempt(
     seconds: float = 3600,
     progress: dict[str, float] | None = None,
     closed_at: Callable[[], float] = lambda: math.inf,
+    line: WorkLine | None = None,
 ) -> RunOutcome:
     """Run an attempt at a fine-tune, as a job does."""
     attempt = Attempt(fine_tune, seconds - WIND_DOWN_S, closed_at)
     progress = {} if progress is None else progress
     return await run_fine_tune(
-        records_of(fine_tune), fine_tune, training_setup, attempt, training_setup.line, progress
+        records_of(fine_tune), fine_tune, training_setup, attempt, line or WorkLine(1), progress
     )
 
 

@@ -259,9 +259,9 @@ class Records(ABC, Generic[RecordT, RequestT]):
             return
         noun = self.folder.replace("_", "-")
         with translate_os_errors():
-            # Entries of ended work are removed only when they are read.
-            is_full = self._unfinished.count() >= MAX_UNFINISHED
-            record_count = self._index.count()
+            record_count = sum(1 for _ in self.root.glob(f"{self.id_prefix}*"))
+            # Some of the work has ended, and its entries are removed only by ``list_unfinished``.
+            is_full = sum(1 for _ in self._unfinished.entries()) >= MAX_UNFINISHED
         if is_full and len(self.list_unfinished()) >= MAX_UNFINISHED:
             raise TooMuchUnfinishedWork(
                 f"{MAX_UNFINISHED:,} {noun} of this endpoint are unfinished, the maximum: wait "
@@ -276,8 +276,8 @@ class Records(ABC, Generic[RecordT, RequestT]):
 
     @property
     def _unfinished(self) -> TimeIndex:
-        """TimeIndex of the unfinished records, and of some that have ended."""
-        return TimeIndex(self.volume.worker_path(f"index/{self.folder}-unfinished"))
+        """Index of the unfinished records, and of some that have ended: always read completely."""
+        return TimeIndex(self.volume.worker_path(f"index/{self.folder}-unfinished"), spans=())
 
     @property
     def root(self) -> Path:

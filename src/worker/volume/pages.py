@@ -19,8 +19,6 @@ from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 # as one chunk.
 MAX_OBJECTS = 10_000
 MAX_BYTES = 500_000
-# Seconds of creation times in one directory of an index.
-_DIRECTORY_S = 1_000
 # Age in seconds from which an entry without an object is removed: its object may be on the way, and
 # the clocks of machines differ.
 _ORPHAN_S = 86_400
@@ -75,10 +73,15 @@ class TimeIndex:
     An entry is an empty file, whose name has everything. It is written before its object and
     removed after it, so there may be no object for an entry. The methods raise ``OSError`` if the
     volume fails.
+
+    Args:
+        directory: Directory of the index; created with the first entry.
+        spans: Seconds of creation times in a directory, on each level below ``directory``.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, spans: tuple[int, ...] = (1_000, 1)) -> None:
         self._directory = directory
+        self._spans = spans
 
     def add(self, entry: IndexEntry) -> None:
         path = self._path(entry)
@@ -88,27 +91,11 @@ class TimeIndex:
     def remove(self, entry: IndexEntry) -> None:
         self._path(entry).unlink(missing_ok=True)
 
-    def count(self) -> int:
-        """Return the number of entries."""
-        numbers = self._directory_numbers()
-        return sum(len(_names_in(self._directory / str(number))) for number in numbers)
-
     def entries(
         self, *, order: str = "desc", after: IndexEntry | None = None
     ) -> Iterator[IndexEntry]:
         """Yield the entries, "desc" for newest first, that come after another one."""
-        is_reverse = order == "desc"
-
-        def is_later(first: IndexEntry, second: IndexEntry) -> bool:
-            return first < second if is_reverse else first > second
-
-        for number in sorted(self._directory_numbers(), reverse=is_reverse):
-            last = IndexEntry(number * _DIRECTORY_S + (0 if is_reverse else _DIRECTORY_S), "")
-            if after is not None and not is_later(last, after):
-                continue
-            for entry in sorted(self._read_directory(number), reverse=is_reverse):
-                if after is None or is_later(entry, after):
-                    yield entry
+        return self._read_entries(self._directory, self._spans, order == "desc", after)
 
     def repair(self, expected: Iterable[IndexEntry]) -> None:
         """Add missing entries of the existing objects; remove old entries without an object."""
@@ -119,23 +106,39 @@ class TimeIndex:
         for entry in entries - expected:
             if entry.created_at < oldest:
                 self.remove(entry)
-        for number in self._directory_numbers():
-            # Nothing is added to an old directory any more.
-            if (number + 1) * _DIRECTORY_S < oldest:
+                # Nothing is added to an old directory any more.
                 with contextlib.suppress(OSError):  # not empty
-                    (self._directory / str(number)).rmdir()
+                    for folder in self._path(entry).parents[: len(self._spans)]:
+                        folder.rmdir()
 
     def _path(self, entry: IndexEntry) -> Path:
+        folders = [str(entry.created_at // span) for span in self._spans]
         name = f"{entry.created_at}.{entry.expires_at}.{entry.tag}.{entry.id}"
-        return self._directory / str(entry.created_at // _DIRECTORY_S) / name
+        return self._directory.joinpath(*folders, name)
 
-    def _directory_numbers(self) -> list[int]:
-        return [int(name) for name in _names_in(self._directory) if name.isdecimal()]
+    def _read_entries(
+        self,
+        directory: Path,
+        spans: tuple[int, ...],
+        is_reverse: bool,
+        after: IndexEntry | None,
+    ) -> Iterator[IndexEntry]:
+        def is_later(entry: IndexEntry) -> bool:
+            return after is None or (entry < after if is_reverse else entry > after)
 
-    def _read_directory(self, number: int) -> Iterator[IndexEntry]:
-        for name in _names_in(self._directory / str(number)):
-            created_at, expires_at, tag, id = name.split(".", 3)
-            yield IndexEntry(int(created_at), id, tag, int(expires_at))
+        names = _names_in(directory)
+        if not spans:
+            yield from filter(is_later, sorted(map(_parse_entry, names), reverse=is_reverse))
+            return
+        for number in sorted(map(int, names), reverse=is_reverse):
+            edge = (number if is_reverse else number + 1) * spans[0]
+            if is_later(IndexEntry(edge, "")):
+                yield from self._read_entries(directory / str(number), spans[1:], is_reverse, after)
+
+
+def _parse_entry(name: str) -> IndexEntry:
+    created_at, expires_at, tag, id = name.split(".", 3)
+    return IndexEntry(int(created_at), id, tag, int(expires_at))
 
 
 def _names_in(directory: Path) -> list[str]:

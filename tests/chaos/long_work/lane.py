@@ -16,6 +16,7 @@ from support.batches import file_lines, lines, to_jsonl
 from support.engine.scripted import CHAT, settings
 from support.processes.background import BackgroundProcess
 from support.processes.commands import HOME, SCRIPT, WORKER
+from support.volume.records import all_records
 
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
@@ -52,7 +53,7 @@ class Lane(Crew):
         return self.root / "notes"
 
     def batches(self) -> list[Batch]:
-        return Batches(settings(FILES_PATH=str(self.root))).list_all()
+        return all_records(Batches(settings(FILES_PATH=str(self.root))))
 
     @property
     def batch(self) -> Batch:

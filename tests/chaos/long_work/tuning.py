@@ -15,6 +15,7 @@ import psutil
 from support.engine.scripted import settings
 from support.processes.commands import SCRIPT, WORKER
 from support.processes.http_worker import ServerProcess
+from support.volume.records import all_records
 
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
@@ -149,7 +150,7 @@ class Tuning(Crew):
         return job, tuning
 
     def list_fine_tunes(self) -> list[FineTune]:
-        return FineTunes(settings(BASE_PATH=str(self.root))).list_all()
+        return all_records(FineTunes(settings(BASE_PATH=str(self.root))))
 
     async def wait_for_jobs(self, *jobs: Job) -> None:
         """Wait until jobs have ended, and check that none of them failed."""

@@ -40,6 +40,9 @@ class Answers:
 
     ready = True
 
+    def takes_slot(self, _: dict[str, Any]) -> bool:
+        return True
+
     def stop_long_work(self) -> None:
         """Let all jobs run."""
 

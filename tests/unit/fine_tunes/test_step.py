@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +30,8 @@ from trainer.spec import SPEC_FILE
 from worker.errors import InvalidInput
 from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.step import WIND_DOWN_S
-from worker.long_work.runner import RunOutcome
+from worker.long_work.kinds import KINDS
+from worker.long_work.runner import RunOutcome, WorkLine
 from worker.volume.lease import Claim, LeaseDirectory
 
 WAITS: Script = [*CHECKED, ["wait"]]
@@ -271,19 +273,23 @@ async def test_a_worker_that_has_lost_its_lease_stops_its_trainer_and_waits(
 async def test_a_worker_trains_one_adapter_at_a_time_in_the_order_of_the_jobs(
     tmp_path: Path,
 ) -> None:
-    shared = ScriptedTrainingSetup(tmp_path)
+    shared, line = ScriptedTrainingSetup(tmp_path), WorkLine(KINDS["fine_tune"].places)
     first, second, third, unwanted = (
         scripted_fine_tune(tmp_path, script, id=f"ftjob-{str(number) * 24}")
         for number, script in enumerate((WAITS, DONE, DONE, DONE))
     )
-    tasks = [start_attempt(first, shared)]
+    tasks = [start_attempt(first, shared, line=line)]
     await wait_for_step(first)
+
+    def has_waiting_jobs(count: int) -> bool:
+        return line.waiting_count == count
+
     for number, fine_tune in enumerate((second, third, unwanted), 1):
-        tasks.append(start_attempt(fine_tune, shared))
-        await poll_until(lambda number=number: shared.line.waiting_count == number)
+        tasks.append(start_attempt(fine_tune, shared, line=line))
+        await poll_until(partial(has_waiting_jobs, number))
     # A waiting fine-tune is cancelled immediately.
     unwanted.cancel()
-    shared.line.wake(unwanted.id)
+    line.wake(unwanted.id)
     assert await asyncio.wait_for(tasks.pop(), HUNG_S) == "ended"
     assert (unwanted.status, unwanted.attempt_paths(), tasks[0].done()) == (
         "cancelled",
