@@ -3,10 +3,12 @@
 import asyncio
 import contextlib
 import json
+import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
 from functools import partial
 from http import HTTPStatus
+from itertools import chain
 from typing import Any
 
 from worker import dialects
@@ -20,13 +22,17 @@ from worker.long_work.kinds import KINDS, WorkReference
 from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
 from worker.progress import SendProgress, report_progress
 from worker.record import UNANSWERED, JobRecord, engine_use
-from worker.routes.answer import Answer, chunk_policy, json_size
+from worker.routes.answer import Answer, Slot, chunk_policy, json_size
 from worker.routes.resources import Resources, StartWork
 from worker.settings import Settings
 from worker.volume.links import SignedLinks
 
 # Input keys of jobs that may take long to validate.
 LONG_INPUT_KEYS = PromptListJob.marker_keys | KINDS.keys()
+# Maximum answers at a time that need no engine. Over HTTP, a client may leave them unread.
+MAX_OWN_ANSWERS = 256
+# Maximum files at a time whose contents are in memory, until their jobs have delivered them.
+MAX_FILES_IN_MEMORY = 4
 # Signature of a function that waits for more pieces, as ``Stream.read`` does.
 ReadPieces = Callable[..., Awaitable[list[Piece[Any]] | None]]
 
@@ -59,14 +65,20 @@ class Worker:
         self._report = report
         self._yield_limit = yield_limit
         self._running = 0
-        self._streams: set[Stream[Piece[Any]]] = set()
-        # The streams that use the engine.
-        self._engine_streams: set[Stream[Piece[Any]]] = set()
+        # The streams of all answers, by the slot that they need.
+        self._streams: dict[Slot | None, set[Stream[Piece[Any]]]]
+        self._streams = {slot: set() for slot in (*Slot, None)}
+        self._file_slots = asyncio.Semaphore(MAX_FILES_IN_MEMORY)
         slots = engines.base_model.slots
         jobs = max_jobs_from_queue(settings.max_concurrency, slots)
-        self._max_engine_jobs = max_jobs_in_worker(jobs, slots)
+        self._max_streams: dict[Slot | None, float] = {
+            Slot.ENGINE: max_jobs_in_worker(jobs, slots),
+            Slot.WORKER: MAX_OWN_ANSWERS,
+            Slot.FILE: MAX_OWN_ANSWERS,
+            None: math.inf,
+        }
         self._timeout_s = settings.execution_timeout_s if timeout_s is None else timeout_s
-        count_jobs = partial(len, self._engine_streams)
+        count_jobs = partial(len, self._streams[Slot.ENGINE])
         self._resources = Resources(engines, settings, count_jobs, start_work, dialects.OUTPUTS)
 
     @property
@@ -82,7 +94,7 @@ class Worker:
     @property
     def is_full(self) -> bool:
         """Whether a job that needs the engine would be refused."""
-        return len(self._engine_streams) >= self._max_engine_jobs
+        return len(self._streams[Slot.ENGINE]) >= self._max_streams[Slot.ENGINE]
 
     @property
     def files(self) -> Files:
@@ -115,7 +127,7 @@ class Worker:
 
     def fail_all_jobs(self, error: WorkerError) -> None:
         """Fail every running job with this error, after the output that the engine has produced."""
-        for stream in self._streams:
+        for stream in chain.from_iterable(self._streams.values()):
             stream.fail(error)
 
     # This must be an async generator function: the SDK streams nothing else.
@@ -135,7 +147,8 @@ class Worker:
         writes_record = record is None
         record = record or JobRecord.from_job(job)
         with self._track_job(record, writes_record=writes_record):
-            async with contextlib.aclosing(self._run_job(job, record)) as yields:
+            file_slot = self._take_file_slot(until_task_ends=not writes_record)
+            async with contextlib.aclosing(self._run_job(job, record, file_slot)) as yields:
                 async for chunk in yields:
                     if writes_record:
                         record.chunks += 1
@@ -159,7 +172,12 @@ class Worker:
     def _change_running_job_count(self, change: int) -> None:
         self._running += change
 
-    async def _run_job(self, job: dict[str, Any], record: JobRecord) -> AsyncGenerator[Any, None]:
+    async def _run_job(
+        self,
+        job: dict[str, Any],
+        record: JobRecord,
+        file_slot: contextlib.AbstractAsyncContextManager[None],
+    ) -> AsyncGenerator[Any, None]:
         request_id = str(job.get("id", ""))
         render_error = None
         error_keys: Mapping[str, str] = {}
@@ -181,6 +199,7 @@ class Worker:
                 record.is_whole = not is_chunked
                 render = self._render_stream if reply.stream else self._render_whole
                 async with (
+                    file_slot if reply.slot is Slot.FILE else contextlib.nullcontext(),
                     report_progress(job, reply.progress, self._report),
                     contextlib.aclosing(render(parsed, reply, record)) as yields,
                 ):
@@ -270,12 +289,12 @@ class Worker:
         """Yield a function that reads a response; cancel the response when the block or task ends.
 
         Raises:
-            EngineBusy: The response needs the engine, and the worker is full.
+            EngineBusy: The worker has its maximum number of such responses.
         """
 
         def source() -> AsyncGenerator[Piece[Any], None]:
             record.submitted_at = time.monotonic()
-            if not reply.needs_no_slot:
+            if reply.slot is Slot.ENGINE:
                 self._resources.window.note_other_request()
             engine_use.set(record.use)
             return reply.pieces()
@@ -288,17 +307,31 @@ class Worker:
 
         def close() -> None:
             stream.cancel()
-            self._streams.discard(stream)
-            self._engine_streams.discard(stream)
+            streams.discard(stream)
 
-        if not reply.needs_no_slot and self.is_full:
+        streams = self._streams[reply.slot]
+        if len(streams) >= self._max_streams[reply.slot]:
             raise EngineBusy
         stream = Stream(source, self._engines.base_model.loop)
-        self._streams.add(stream)
-        if not reply.needs_no_slot:
-            self._engine_streams.add(stream)
+        streams.add(stream)
         with call_at_task_end(close):
             yield read
+
+    @contextlib.asynccontextmanager
+    async def _take_file_slot(self, *, until_task_ends: bool) -> AsyncGenerator[None, None]:
+        """Wait until a response may have a file in memory, and count it for the block or task.
+
+        The task of the platform's job ends after its result is delivered, which has the content.
+        """
+        await self._file_slots.acquire()
+        task = asyncio.current_task() if until_task_ends else None
+        try:
+            yield
+        finally:
+            if task is None:
+                self._file_slots.release()
+            else:
+                task.add_done_callback(lambda _: self._file_slots.release())
 
     def _refuse_large_pieces(self, pieces: list[Piece[Any]]) -> list[Piece[Any]]:
         largest = max((piece.size for piece in pieces), default=0)

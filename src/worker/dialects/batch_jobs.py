@@ -72,7 +72,7 @@ def make_answer(
             else response
         )
 
-    return answer_by_worker(run_and_describe, progress=progress.copy, usage=usage)
+    return answer_by_worker(run_and_describe, slot=None, progress=progress.copy, usage=usage)
 
 
 def _find_or_create_batch(

@@ -56,7 +56,7 @@ def make_answer(
             else body
         )
 
-    return answer_by_worker(run_and_describe, progress=progress.copy)
+    return answer_by_worker(run_and_describe, slot=None, progress=progress.copy)
 
 
 async def _find_or_create_fine_tune(

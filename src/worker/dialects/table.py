@@ -19,7 +19,7 @@ from worker.dialects.openai import forward
 from worker.errors import NoEngine, UnknownRoute, WrongMethod
 from worker.job import OpenAIJob
 from worker.routes import events
-from worker.routes.answer import Answer, answer_by_worker, answer_in_parts
+from worker.routes.answer import Answer, Slot, answer_by_worker, answer_with_file
 from worker.routes.resources import Resources
 from worker.routes.route import Route, RouteRequest
 from worker.settings import Settings
@@ -73,8 +73,8 @@ ROUTES = (
     *openai.ROUTES,
     *llm_engine.ROUTES,
     Route("GET", "/version"),
-    Route("GET", "/health", monitoring.health),
-    Route("GET", "/metrics", monitoring.metrics),
+    Route("GET", "/health", monitoring.health, is_probe=True),
+    Route("GET", "/metrics", monitoring.metrics, is_probe=True),
     Route("GET", "/openapi.json", openapi_document),
     Route("GET", "/chat", monitoring.describe_served_model),
 )
@@ -188,5 +188,7 @@ def make_answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer
         return route.generate(request)
     if route.handler:
         call: Callable[[], Any] = partial(route.handler, request)
-        return answer_in_parts(call) if route.streams else answer_by_worker(call)
+        if route.streams:
+            return answer_with_file(call)
+        return answer_by_worker(call, slot=None if route.is_probe else Slot.WORKER)
     return forward.make_answer(job, route, request_id, engines, settings)

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
+from enum import Enum, auto
 from typing import Any, Generic, TypeVar
 
 from worker.chunking import ONE_BY_ONE, PIECES_LIMIT_BYTES, ChunkPolicy, Piece
@@ -12,6 +13,15 @@ from worker.record import Usage
 from worker.settings import Settings
 
 T = TypeVar("T")
+
+
+class Slot(Enum):
+    """The slot of a worker that an answer needs, of a limited number."""
+
+    ENGINE = auto()  # the engine computes it
+    WORKER = auto()  # the worker answers by itself
+    FILE = auto()  # the worker answers by itself, with the content of a file
+
 
 # ``json.dumps`` with an argument creates a new encoder on each call.
 _encode_json = json.JSONEncoder(ensure_ascii=False).encode
@@ -33,7 +43,7 @@ class Answer(Generic[T]):
             receipt, or without one (None). It is called if the job requests a receipt. None if a
             yield is an object, to which the receipt is added.
         policy: Policy for chunking, which overrides the job's chunk keys; None if the keys apply.
-        needs_no_slot: Whether the worker answers by itself, without a slot of the engine.
+        slot: The slot that the answer needs; None for long work, and for answers to probes.
         progress: Function that returns the progress, such as ``{"done": 3, "total": 200}``.
         usage: The token counts so far, which are updated while the pieces are iterated.
     """
@@ -44,7 +54,7 @@ class Answer(Generic[T]):
     render_error: Callable[[dict[str, Any]], Any] | None = None
     render_receipt: Callable[[dict[str, Any] | None], Any] | None = None
     policy: ChunkPolicy | None = None
-    needs_no_slot: bool = False
+    slot: Slot | None = Slot.ENGINE
     progress: Callable[[], dict[str, float]] | None = None
     usage: Usage = field(default_factory=Usage)
 
@@ -73,10 +83,11 @@ def chunk_policy(job: Job, settings: Settings) -> ChunkPolicy:
 def answer_by_worker(
     make_result: Callable[[], Awaitable[Any]],
     *,
+    slot: Slot | None = Slot.WORKER,
     progress: Callable[[], dict[str, float]] | None = None,
     usage: Usage | None = None,
 ) -> Answer[Any]:
-    """Return an answer of one yield, the result of ``make_result``. It needs no engine slot."""
+    """Return an answer of one yield, the result of ``make_result``."""
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
         yield Piece(await make_result(), weight=1, size=0)
@@ -85,14 +96,14 @@ def answer_by_worker(
         stream=False,
         pieces=pieces,
         render=lambda values: values[0],
-        needs_no_slot=True,
+        slot=slot,
         progress=progress,
         usage=usage or Usage(),
     )
 
 
-def answer_in_parts(make_parts: Callable[[], AsyncGenerator[Any, None]]) -> Answer[Any]:
-    """Return an answer with one yield for each part, which needs no slot of the engine."""
+def answer_with_file(make_parts: Callable[[], AsyncGenerator[Any, None]]) -> Answer[Any]:
+    """Return an answer with the content of a file, one yield for each part."""
 
     async def pieces() -> AsyncGenerator[Piece[Any], None]:
         async with contextlib.aclosing(make_parts()) as parts:
@@ -104,7 +115,7 @@ def answer_in_parts(make_parts: Callable[[], AsyncGenerator[Any, None]]) -> Answ
         pieces=pieces,
         render=lambda values: values[0],
         policy=ONE_BY_ONE,
-        needs_no_slot=True,
+        slot=Slot.FILE,
     )
 
 

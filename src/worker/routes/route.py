@@ -62,7 +62,8 @@ class Route:
             segment, ``{name:path}`` any text.
         handler: Function that answers the request in place of vLLM's server.
         streams: Whether the answer to a body with ``stream`` is a stream of events. With a handler,
-            whether the answer comes in parts, each of them a yield.
+            whether the answer is a file's content in parts, each of them a yield.
+        is_probe: Whether probes request the route, so that it is never refused.
         prepare_conversation: Function that checks and changes the conversation in a body.
         default_temperature: Default temperature, if the model's generation_config has none.
         id_format: Format of the request's id in the body, such as "resp_{}", if vLLM does not read
@@ -76,6 +77,7 @@ class Route:
     path: str
     handler: Callable[[RouteRequest], Awaitable[Any] | AsyncGenerator[Any, None]] | None = None
     streams: bool = False
+    is_probe: bool = False
     prepare_conversation: PrepareConversation | None = None
     default_temperature: float | None = None
     id_format: str | None = None

@@ -1,4 +1,4 @@
-"""Reads the bodies of requests, limited in size and time, and parses them strictly."""
+"""The bodies of requests and responses: limited in size, time and memory, and parsed strictly."""
 
 import asyncio
 import contextlib
@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from worker.errors import EngineBusy, InvalidInput, RequestError
 
@@ -15,6 +17,9 @@ from worker.errors import EngineBusy, InvalidInput, RequestError
 MIN_RATE = 10_000
 # Maximum number of bodies of the maximum size in memory.
 MAX_BUFFERED_BODIES = 8
+# Bytes of a response that are sent at a time. A smaller response is not counted: the connection
+# buffers it, and the request ends although the client has not read it.
+SEND_BYTES = 65_536
 
 
 class InvalidBody(RequestError):
@@ -25,20 +30,77 @@ class InvalidBody(RequestError):
         self.status = status
 
 
+class BufferedBytes:
+    """Counts the bytes of bodies in memory, and limits them.
+
+    Args:
+        max_bytes: Maximum number of bytes; a body is refused if there are already more.
+    """
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._count = 0
+
+    def add(self, count: int) -> None:
+        self._count += count
+
+    def check(self) -> None:
+        """Check that another body may be in memory.
+
+        Raises:
+            EngineBusy: Too many bytes are in memory.
+        """
+        if self._count > self._max_bytes:
+            raise EngineBusy
+
+
+class BufferedResponse(Response):
+    """A response whose body counts as in memory until the client has read all but its end."""
+
+    def __init__(self, buffered: BufferedBytes, body: bytes, **options: Any) -> None:
+        super().__init__(body, **options)
+        self._buffered = buffered
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response; raise ``EngineBusy`` if too many bytes are in memory."""
+        size = len(self.body)
+        if size <= SEND_BYTES:
+            await super().__call__(scope, receive, send)
+            return
+        self._buffered.check()
+        self._buffered.add(size)
+        try:
+            start = {"status": self.status_code, "headers": self.raw_headers}
+            await send({"type": "http.response.start", **start})
+            for begin in range(0, size, SEND_BYTES):
+                part = bytes(self.body[begin : begin + SEND_BYTES])
+                more = begin + SEND_BYTES < size
+                await send({"type": "http.response.body", "body": part, "more_body": more})
+        finally:
+            self._buffered.add(-size)
+
+
 class BodyReader:
-    """Reads bodies of requests, and limits the total size of those in memory.
+    """Reads bodies of requests.
 
     Args:
         max_bytes: Maximum size of a body.
         timeout_s: Seconds to read a body, in addition to the time that its size allows.
+        buffered: Counts the bytes in memory.
         setting: Name of the setting that limits the size, for messages.
     """
 
-    def __init__(self, max_bytes: int, timeout_s: float, setting: str = "MAX_INPUT_MB") -> None:
+    def __init__(
+        self,
+        max_bytes: int,
+        timeout_s: float,
+        buffered: BufferedBytes | None = None,
+        setting: str = "MAX_INPUT_MB",
+    ) -> None:
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
         self._setting = setting
-        self._buffered = 0
+        self._buffered = buffered or BufferedBytes(MAX_BUFFERED_BODIES * max_bytes)
 
     async def read(self, request: Request) -> bytes:
         """Return a request's body; raises the same errors as ``read_chunks``."""
@@ -63,21 +125,20 @@ class BodyReader:
                 if part is None:
                     return
                 size += len(part)
-                self._buffered += len(part)
+                self._buffered.add(len(part))
                 self._check_size(size)
                 yield part
         except TimeoutError:
             text = f"The body came slower than {MIN_RATE:,} bytes a second (SERVE_TIMEOUT_S)."
             raise InvalidBody(408, text) from None
         finally:
-            self._buffered -= size
+            self._buffered.add(-size)
 
     def _check_size(self, size: int) -> None:
         if size > self._max_bytes:
             text = f"The body has more than {self._max_bytes:,} bytes ({self._setting})."
             raise InvalidBody(413, text)
-        if self._buffered > MAX_BUFFERED_BODIES * self._max_bytes:
-            raise EngineBusy
+        self._buffered.check()
 
 
 def parse_body(body: bytes, media_type: str) -> dict[str, Any]:

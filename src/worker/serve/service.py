@@ -35,7 +35,13 @@ from worker.routes import events
 from worker.routes.route import Route
 from worker.serve import keys
 from worker.serve.background import BackgroundWork
-from worker.serve.bodies import BodyReader, parse_body
+from worker.serve.bodies import (
+    MAX_BUFFERED_BODIES,
+    BodyReader,
+    BufferedBytes,
+    BufferedResponse,
+    parse_body,
+)
 from worker.serve.transfers import FileTransfers, to_job_route
 from worker.settings import Settings
 
@@ -64,7 +70,9 @@ class WorkerApp:
         self._engines = engines
         self._key = settings.serve_api_key
         max_bytes = round(settings.max_input_mb * 1_000_000)
-        self._bodies = BodyReader(max_bytes, settings.serve_timeout_s)
+        # The requests and responses in memory.
+        self._buffered = BufferedBytes(MAX_BUFFERED_BODIES * max_bytes)
+        self._bodies = BodyReader(max_bytes, settings.serve_timeout_s, self._buffered)
         # Serve events as text; they are decoded only for the platform's queue.
         as_text = settings.model_copy(update={"raw_openai_output": True})
         self._background = BackgroundWork()
@@ -201,8 +209,19 @@ class WorkerApp:
             else:
                 # JSON can't encode NaN: an answer with it is a defect of the worker.
                 with hide_defects(job["id"]):
-                    response = _unstreamed_response(first, job["id"], scope)
+                    response = self._unstreamed_response(first, job["id"], scope)
                 await response(scope, receive, send)
+
+    def _unstreamed_response(self, chunk: Any, request_id: str, scope: Scope) -> Response:
+        """Return the response for the only chunk of an unstreamed answer, or for a failed job."""
+        if not isinstance(chunk, str) and list(chunk) == ["error"]:
+            return error_response(json.loads(chunk["error"]), scope)
+        text, media_type = chunk, METRICS_TYPE
+        if not isinstance(chunk, str):
+            text, media_type = _encode(chunk), JSON_TYPE
+        headers = _request_id_header(request_id)
+        body = _encode_text(text)
+        return BufferedResponse(self._buffered, body, media_type=media_type, headers=headers)
 
 
 class FailedStartApp:
@@ -233,16 +252,6 @@ async def _wait_for_disconnect(receive: Receive) -> None:
 
 def _request_id_header(request_id: str) -> dict[str, str]:
     return {"x-request-id": request_id}
-
-
-def _unstreamed_response(chunk: Any, request_id: str, scope: Scope) -> Response:
-    """Return the response for the only chunk of an unstreamed answer, or for a failed job."""
-    headers = _request_id_header(request_id)
-    if isinstance(chunk, str):
-        return Response(_encode_text(chunk), media_type=METRICS_TYPE, headers=headers)
-    if list(chunk) != ["error"]:
-        return Response(_encode_text(_encode(chunk)), media_type=JSON_TYPE, headers=headers)
-    return error_response(json.loads(chunk["error"]), scope)
 
 
 def error_response(body: dict[str, Any], scope: Scope) -> Response:

@@ -1,20 +1,24 @@
 """Transfers files over HTTP: uploads in forms, which don't fit into jobs, and contents as bytes."""
 
 import asyncio
+import base64
+import codecs
 import contextlib
+import json
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
 from worker.dialects.llm_engine.models import BASE_URL_KEY, DOWNLOAD_PATH, FILE_PATH
 from worker.dialects.openai import objects
-from worker.dialects.openai.files import CONTENT_PATH, FILES_PATH, LLM_ENGINE_FORMAT, Upload
+from worker.dialects.openai.files import CONTENT_PATH, FILES_PATH, Upload
 from worker.dialects.table import find_route, has_route
 from worker.errors import InvalidInput, NoSuchObject, VolumeError
 from worker.files import MEGABYTE, Files
@@ -31,9 +35,11 @@ FORM_TYPE = "multipart/form-data"
 MAX_FIELDS = 8
 MAX_FIELD_BYTES = 4_096
 FORM_OVERHEAD_BYTES = 100_000
-# Number of bytes that are copied at a time.
-COPY_BYTES = 1_000_000
+# Number of bytes that are copied or encoded at a time. It is divisible by three, so that parts in
+# base64 can be joined.
+COPY_BYTES = 999_999
 BINARY_TYPE = "application/octet-stream"
+JSON_TYPE = "application/json"
 # Prefix of form fields that contain the keys of ``expires_after``.
 EXPIRY_PREFIX = "expires_after["
 # Fields of an upload that are allowed only in JSON bodies.
@@ -47,7 +53,7 @@ class FileTransfers:
         self._files = files
         self._adapters = adapters.adapters_directory(settings.base_path)
         largest = settings.files_max_mb * MEGABYTE + FORM_OVERHEAD_BYTES
-        self._bodies = BodyReader(largest, settings.serve_timeout_s, "FILES_MAX_MB")
+        self._bodies = BodyReader(largest, settings.serve_timeout_s, setting="FILES_MAX_MB")
 
     def find_transfer_route(self, request: Request) -> Route | None:
         """Return the route of a request for ``answer``; None if the request becomes a job."""
@@ -56,8 +62,7 @@ class FileTransfers:
             return None
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_form = route.path == FILES_PATH and route.method == "POST" and media_type == FORM_TYPE
-        raw = route.path == FILE_PATH or (route.path == CONTENT_PATH and not _wants_json(request))
-        return route if is_form or raw else None
+        return route if is_form or route.path in {FILE_PATH, CONTENT_PATH} else None
 
     async def answer(self, request: Request, route: Route) -> Response:
         """Answer a request for which ``find_transfer_route`` has returned a route.
@@ -70,6 +75,8 @@ class FileTransfers:
         params = route.match_path(OpenAIJob(route=request.scope["path"]).path) or {}
         if route.path == FILE_PATH:
             return await asyncio.to_thread(self._adapter_response, params["name"], params["file"])
+        if _wants_json(request):
+            return await asyncio.to_thread(self._json_response, params["id"])
         return await asyncio.to_thread(self._file_response, params["id"])
 
     async def _receive_upload(self, request: Request) -> dict[str, Any]:
@@ -99,6 +106,16 @@ class FileTransfers:
         with translate_os_errors():
             stat = path.stat()
         return FileResponse(path, media_type=BINARY_TYPE, filename=file.filename, stat_result=stat)
+
+    def _json_response(self, id: str) -> Response:
+        """Return a response with a file's content as JSON, in LLM Engine's format.
+
+        The content is read while it is sent: a client may take its time, or never read it.
+        """
+        path = self._files.content_path(self._files.get(id))
+        with translate_os_errors():
+            encode = _escape_text if _is_text(path) else _encode_base64
+        return StreamingResponse(_encode_as_json(id, path, encode), media_type=JSON_TYPE)
 
     def _adapter_response(self, name: str, file: str) -> Response:
         location = self._files.volume.location
@@ -160,6 +177,40 @@ def _find_file_route(request: Request) -> Route | None:
     return find_route(job) if has_route(job) else None
 
 
+def _is_text(path: Path) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with path.open("rb") as file:
+        try:
+            while data := file.read(COPY_BYTES):
+                decoder.decode(data)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return False
+    return True
+
+
+def _escape_text(parts: Iterator[bytes]) -> Iterator[str]:
+    """Yield the characters of a JSON string for the parts of a text."""
+    for text in codecs.iterdecode(parts, "utf-8"):
+        yield json.dumps(text, ensure_ascii=False)[1:-1]
+
+
+def _encode_base64(parts: Iterator[bytes]) -> Iterator[str]:
+    for part in parts:
+        yield base64.b64encode(part).decode()
+
+
+async def _encode_as_json(
+    id: str, path: Path, encode: Callable[[Iterator[bytes]], Iterator[str]]
+) -> AsyncGenerator[str, None]:
+    yield f'{{"id": {json.dumps(id)}, "content": "'
+    with path.open("rb") as file:
+        parts = encode(iter(lambda: file.read(COPY_BYTES), b""))
+        while (part := await asyncio.to_thread(next, parts, None)) is not None:
+            yield part
+    yield '"}'
+
+
 def _wants_json(request: Request) -> bool:
     """Return whether the content is requested as JSON, as LLM Engine's client does."""
     basic = parse_authorization(request.headers)[0] == "basic"
@@ -172,8 +223,6 @@ def to_job_route(request: Request) -> str:
     path = request.scope["path"].replace("%", "%25").replace("?", "%3F")
     query = request.scope.get("query_string", b"").decode("latin-1")
     route = _find_file_route(request)
-    if route is not None and route.path == CONTENT_PATH and _wants_json(request):
-        query = f"{query}&format={LLM_ENGINE_FORMAT}"
     if route is not None and route.path == DOWNLOAD_PATH:
         query = f"{query}&{urlencode({BASE_URL_KEY: _public_url(request)})}"
     return f"{path}?{query}" if query else path

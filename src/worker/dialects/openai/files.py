@@ -31,7 +31,6 @@ MAX_RANGE_BYTES = 14_000_000
 # Bytes in one part of a binary file. As base64, a part fits a yield. The number is divisible by
 # three, so that only the last part has padding and the parts can be joined.
 PART_BYTES = 600_000
-LLM_ENGINE_FORMAT = "llm_engine"
 
 FILES_PATH = "/v1/files"
 CONTENT_PATH = "/v1/files/{id}/content"
@@ -118,8 +117,7 @@ async def delete(request: RouteRequest) -> dict[str, Any]:
 async def read_content(request: RouteRequest) -> AsyncGenerator[Any, None]:
     """Return the content of a file in parts below 1 MB: as text, or as base64 if it is binary.
 
-    With ``offset`` and ``limit`` in the query string, only this range is returned, as base64;
-    with ``format=llm_engine``, the content is one part.
+    With ``offset`` and ``limit`` in the query string, only this range is returned, as base64.
 
     Raises:
         NoSuchObject: There is no such file.
@@ -177,13 +175,9 @@ def _read_content_parts(request: RouteRequest) -> list[Any]:
             f"where its key is {key}."
         )
     data = path.read_bytes()
-    text: str | None = None
     with contextlib.suppress(UnicodeDecodeError):
-        text = data.decode()
-    if request.job.query_params.get("format") == LLM_ENGINE_FORMAT:
-        content = base64.b64encode(data).decode() if text is None else text
-        return [{"id": file.id, "content": content}]
-    return _make_base64_parts(data) if text is None else [*split_text(text)]
+        return [*split_text(data.decode())]
+    return _make_base64_parts(data)
 
 
 def _make_base64_parts(data: bytes) -> list[Any]:

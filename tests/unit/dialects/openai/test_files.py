@@ -192,15 +192,6 @@ async def test_content_too_large_for_a_job_is_refused_with_its_key_on_the_volume
     assert str(caller.root) not in json.dumps(error)
 
 
-@pytest.mark.parametrize(("content", "text"), [(LINES.encode(), LINES), (b"\0\xff", "AP8=")])
-async def test_llm_engines_format_has_the_id_and_the_text(
-    caller: Caller, content: bytes, text: str
-) -> None:
-    route = store_file(caller, content)
-    response = await caller.get(f"{route}?format=llm_engine")
-    assert response == {"id": route.split("/")[3], "content": text}
-
-
 CONTENT = bytes(range(256)) * (MAX_CONTENT_BYTES // 256 + 1)  # more than a job returns
 
 
