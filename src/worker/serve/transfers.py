@@ -35,9 +35,11 @@ FORM_TYPE = "multipart/form-data"
 MAX_FIELDS = 8
 MAX_FIELD_BYTES = 4_096
 FORM_OVERHEAD_BYTES = 100_000
-# Number of bytes that are copied or encoded at a time. It is divisible by three, so that parts in
-# base64 can be joined.
-COPY_BYTES = 999_999
+# Number of bytes that are copied at a time.
+COPY_BYTES = 1_000_000
+# Number of bytes that are encoded as JSON at a time; each connection has as many in memory, several
+# times. It is divisible by three, so that parts in base64 can be joined.
+JSON_BYTES = 49_152
 BINARY_TYPE = "application/octet-stream"
 JSON_TYPE = "application/json"
 # Prefix of form fields that contain the keys of ``expires_after``.
@@ -53,6 +55,8 @@ class FileTransfers:
         self._files = files
         self._adapters = adapters.adapters_directory(settings.base_path)
         largest = settings.files_max_mb * MEGABYTE + FORM_OVERHEAD_BYTES
+        # One file at a time is examined: others would only wait for the interpreter.
+        self._examination = asyncio.Lock()
         self._bodies = BodyReader(largest, settings.serve_timeout_s, setting="FILES_MAX_MB")
 
     def find_transfer_route(self, request: Request) -> Route | None:
@@ -76,7 +80,8 @@ class FileTransfers:
         if route.path == FILE_PATH:
             return await asyncio.to_thread(self._adapter_response, params["name"], params["file"])
         if _wants_json(request):
-            return await asyncio.to_thread(self._json_response, params["id"])
+            async with self._examination:
+                return await asyncio.to_thread(self._json_response, params["id"])
         return await asyncio.to_thread(self._file_response, params["id"])
 
     async def _receive_upload(self, request: Request) -> dict[str, Any]:
@@ -205,7 +210,7 @@ async def _encode_as_json(
 ) -> AsyncGenerator[str, None]:
     yield f'{{"id": {json.dumps(id)}, "content": "'
     with path.open("rb") as file:
-        parts = encode(iter(lambda: file.read(COPY_BYTES), b""))
+        parts = encode(iter(lambda: file.read(JSON_BYTES), b""))
         while (part := await asyncio.to_thread(next, parts, None)) is not None:
             yield part
     yield '"}'

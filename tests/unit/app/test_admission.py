@@ -1,7 +1,11 @@
 """A full worker refuses further jobs immediately; every job that ends frees its slot."""
 
+import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +14,11 @@ from support.engine.scripted import HANG, ScriptedEngine, chat_job, raw_job, tok
 from support.engine.yields import failure
 from support.processes.background import poll_until
 
+from worker import app
 from worker.app import Worker
 from worker.errors import RefusedByEngine
 from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
+from worker.record import JobRecord
 
 MAX_JOBS = max_jobs_in_worker(queue_jobs=1, slots=1)
 HANGING_SCRIPT = (*tokens("a", finish=None), HANG)
@@ -75,7 +81,7 @@ async def test_jobs_above_the_limit_are_refused_and_do_not_reach_the_engine(
         assert len(engine.requests) == MAX_JOBS
 
 
-async def test_the_workers_own_routes_are_never_refused_and_take_no_slot(
+async def test_the_workers_own_routes_take_no_slot_of_the_engine(
     engine: ScriptedEngine, small_worker: Worker
 ) -> None:
     async with run_jobs(engine, small_worker, MAX_JOBS) as jobs:
@@ -83,6 +89,63 @@ async def test_the_workers_own_routes_are_never_refused_and_take_no_slot(
             assert "error" not in (await run_job(small_worker, {"route": route}))[0]
         await jobs[0].aclose()
         assert "error" not in (await run_job(small_worker, raw_job(stream=False)))[-1]
+
+
+@contextmanager
+def block_threads(engine: ScriptedEngine) -> Iterator[threading.Event]:
+    """Let the threads of the engine's loop, which access files, hang until the event is set."""
+    released = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(released.wait)
+        engine.loop.call_soon_threadsafe(engine.loop.set_default_executor, pool)
+        try:
+            yield released
+        finally:
+            released.set()
+
+
+async def test_too_many_answers_that_need_no_engine_are_refused_except_for_probes(
+    engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app, "MAX_OWN_ANSWERS", 3)
+    small = worker(engine, FILES_PATH=str(tmp_path))
+    list_files = {"route": "/v1/files", "method": "GET"}
+    with block_threads(engine) as released:
+        waiting = [asyncio.create_task(run_job(small, list_files)) for _ in range(3)]
+        await asyncio.sleep(0)
+        assert await is_refused(small, list_files)
+        for route in ("/health", "/metrics"):
+            assert "error" not in (await run_job(small, {"route": route}))[0]
+        engine.script = SHORT_SCRIPT
+        assert "error" not in (await run_job(small, raw_job(stream=False)))[-1]
+        released.set()
+        for job in waiting:
+            assert (await job)[0]["data"] == []
+        assert (await run_job(small, list_files))[0]["data"] == []
+
+
+async def test_few_files_are_in_memory_until_their_jobs_have_delivered_them(
+    engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    small = worker(engine, FILES_PATH=str(tmp_path))
+    upload = {"route": "/v1/files", "method": "POST", "body": {"content": "text"}}
+    id = (await run_job(small, upload))[0]["id"]
+    reading, delivered = [], asyncio.Event()
+
+    async def deliver() -> None:
+        """Run a job as the job loop does, whose task ends after the delivery of the result."""
+        job = {"id": "a", "input": {"route": f"/v1/files/{id}/content", "method": "GET"}}
+        reading.append([chunk async for chunk in small.handle(job, JobRecord("a"))])
+        await delivered.wait()
+
+    jobs = [asyncio.create_task(deliver()) for _ in range(3 * app.MAX_FILES_IN_MEMORY)]
+    await poll_until(lambda: len(reading) == app.MAX_FILES_IN_MEMORY)
+    # The others would have been read by now.
+    assert await run_job(small, {"route": "/v1/files", "method": "GET"})
+    assert len(reading) == app.MAX_FILES_IN_MEMORY
+    delivered.set()
+    await asyncio.gather(*jobs)
+    assert reading == [["text"]] * len(jobs)
 
 
 async def refuse_job(_: ScriptedEngine, worker: Worker, stream: bool) -> None:

@@ -3,14 +3,18 @@
 import asyncio
 import contextlib
 import json
+import os
 import socket
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from support.engine.connections import Connection, ServerPort, http_request, serve_http
-from support.engine.scripted import CHAT, HANG, ScriptedEngine, tokens
+from support.engine.scripted import CHAT, HANG, ScriptedEngine, static_app, tokens
 from support.processes.background import HUNG_S, poll_until
+from support.processes.memory import MB, peak_bytes, reset_peaks
 from support.serve_client import HELLO, KEY
 
 BODY = json.dumps(HELLO).encode()
@@ -102,6 +106,53 @@ async def test_a_client_that_does_not_read_its_stream_in_time_is_disconnected(
         await poll_until(lambda: len(engine.aborted_requests) == 1)
         read_task.cancel()
     assert engine.active_requests == []
+
+
+async def test_clients_that_never_read_a_file_as_json_take_little_memory(
+    engine: ScriptedEngine, tmp_path: Path
+) -> None:
+    (tmp_path / "inbox").mkdir()
+    (tmp_path / "inbox" / "large").write_text("ä" * 3_000_000)
+    me = [os.getpid()]
+    async with serve_http(engine, FILES_PATH=str(tmp_path)) as port:
+        async with httpx.AsyncClient(base_url=port.url) as caller:
+            file = (await caller.post("/v1/files", json={"path": "inbox/large"})).json()
+        request = http_request(
+            path=f"/v1/files/{file['id']}/content",
+            method="GET",
+            headers="accept: application/json\r\n",
+        )
+        reset_peaks(me)
+        before = peak_bytes(me)
+        for client in [await port.connect(limit=1024) for _ in range(30)]:
+            client.send(request)
+            assert (await client.read_head()).startswith(b"HTTP/1.1 200")
+        # Each whole answer has 6 MB, and its text 6 MB.
+        assert peak_bytes(me) - before < 30 * 2 * MB
+
+
+async def test_unread_answers_in_memory_are_limited_until_their_clients_are_gone(
+    engine: ScriptedEngine,
+) -> None:
+    engine.slots = 100
+    # More than the kernel's buffers.
+    engine.app = static_app(json.dumps({"text": "a" * 9_000_000}))
+    async with serve_http(engine, MAX_INPUT_MB="5") as port:
+        clients = [await port.connect(limit=1024) for _ in range(8)]
+        heads = []
+        for client in clients:
+            client.send(WHOLE_REQUEST)
+            heads.append((await client.read_head()).split()[1])
+        # The last answer may exceed the limit of 40 MB.
+        assert heads == [b"200"] * 5 + [b"503"] * 3
+        port.close()
+
+        async def is_answered() -> bool:
+            return (await port.exchange(WHOLE_REQUEST)).startswith(b"HTTP/1.1 200")
+
+        async with asyncio.timeout(HUNG_S):
+            while not await is_answered():
+                await asyncio.sleep(0.01)
 
 
 async def test_a_full_worker_refuses_a_request_before_its_body_is_read(

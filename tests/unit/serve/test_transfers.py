@@ -1,6 +1,7 @@
 """Files over HTTP: uploads by forms, downloads of bytes, and LLM Engine's format."""
 
 import asyncio
+import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -113,6 +114,29 @@ async def test_llm_engines_client_gets_json(http_client: ServeClient) -> None:
     for headers in ({"accept": "application/json, */*"}, {"authorization": "basic a2V5Og=="}):
         response = await http_client.get(f"{FILES}/{id}/content", headers=headers)
         assert response.json() == {"id": id, "content": "text"}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        ('ä"\\\n\u2028\0' * 40_000).encode(),
+        bytes(range(256)) * 1_000,
+        # No text, which only the last byte shows.
+        b"a" * 100_000 + b"\xc3",
+    ],
+)
+async def test_a_file_of_any_content_is_valid_json(
+    http_client: ServeClient, content: bytes
+) -> None:
+    id = (await upload(http_client, content))["id"]
+    path = f"{FILES}/{id}/content"
+    received = (await http_client.get(path, headers={"accept": "application/json"})).json()
+    assert received["id"] == id
+    try:
+        assert received["content"] == content.decode()
+    except UnicodeDecodeError:
+        assert base64.b64decode(received["content"], validate=True) == content
 
 
 # Refused forms:
