@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # A job for work on another volume is passed on at most this many times, each time after a pause in
-# seconds that doubles up to a maximum. Together, the pauses take an hour.
-MAX_PASSES = 60
+# seconds, four times the last one, up to a maximum. Together, the pauses take two minutes: no worker
+# knows which volumes the endpoint has, and a caller may name one that doesn't exist.
+MAX_PASSES = 5
 MAX_PASS_PAUSE_S = 60.0
 
 
@@ -46,7 +47,7 @@ async def pass_on(
     """
     if not resources.can_send_jobs or work.passes >= MAX_PASSES:
         raise error
-    pause = min(2.0**work.passes, MAX_PASS_PAUSE_S, time_limit / 2)
+    pause = min(4.0**work.passes, MAX_PASS_PAUSE_S, time_limit / 2)
     await resources.wait_unless_stopping(pause)
     if await resources.start_long_jobs(replace(work, passes=work.passes + 1)):
         raise error

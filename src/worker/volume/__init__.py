@@ -7,6 +7,7 @@ renamed. Others are only appended to, and leases are rewritten in place.
 import contextlib
 import errno
 import os
+import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
@@ -28,6 +29,11 @@ ADAPTERS_DIRECTORY = "adapters"
 # compiled code that it runs.
 PRIVATE_DIRECTORIES = (WORKER_DIRECTORY, "huggingface-cache", "compile-cache", ADAPTERS_DIRECTORY)
 S3_SCHEME = "s3://"
+# Maximum directories in a caller's path: each is created, synced and removed by a call of its own.
+MAX_PATH_PARTS = 32
+# Categories of characters that a caller's path may not have: controls, unpaired surrogates, line and
+# paragraph separators.
+_UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}
 # Disk space reserved for the worker's own small files: 1/20 of the disk, up to this many bytes.
 RESERVED_DIVISOR = 20
 MAX_RESERVED_BYTES = 200_000_000
@@ -146,8 +152,13 @@ class Volume:
             if bucket != self.bucket:
                 self.location.check_bucket(bucket, path)
                 raise InvalidInput(f"{path}: this worker has no other bucket than its volume's")
-        if not key or "\0" in key:
+        if not key:
             raise InvalidInput("a path names a file on the volume")
+        # A path appears in logs, and in the terminals of those who list the volume.
+        if any(unicodedata.category(character) in _UNPRINTABLE for character in key):
+            raise InvalidInput("a path has no control characters")
+        if key.count("/") > MAX_PATH_PARTS:
+            raise InvalidInput(f"a path has at most {MAX_PATH_PARTS} directories")
         try:
             resolved = (self.root.resolve() / key).resolve()
             resolved.is_file()

@@ -50,6 +50,11 @@ def test_a_path_of_any_form_leads_to_the_file(root: Path, path: str) -> None:
         Volume(root).input_path("s3://bucket/inbox/a.jsonl")
 
 
+@pytest.mark.parametrize("name", ["a b", "日本\u3000語.json", "e\u0301", "👩\u200d💻.txt", "ภาษา"])
+def test_a_name_in_any_language_is_accepted(root: Path, name: str) -> None:
+    assert Volume(root).output_path(f"out/{name}") == root / "out" / name
+
+
 def test_callers_read_from_three_directories_and_write_to_one(root: Path) -> None:
     volume = Volume(root)
     for path in ("inbox/a", "inbox/deep/a", "uploads/a", "out/a"):
@@ -83,8 +88,13 @@ REFUSED = {
         *("worker/files/file-x/content", "huggingface-cache/token", "s3://bucket/worker/files"),
     ],
     "begins with a dot": ["out/.hidden", "out/.git/config", "out/a/.b/c"],
-    "names a file": ["", "s3://bucket/", "s3://bucket", "a\0b"],
-    "no such path can exist": ["circle", "circle/a", "a" * 300, "a/" * 3000, "a\ud83d"],
+    "names a file": ["", "s3://bucket/", "s3://bucket"],
+    "no control characters": [
+        *("a\0b", "a\ud83d", "out/\x1b]0;title\x07", "out/\x1b[31m", "out/a\nb", "out/a\x9b"),
+        *("out/a\u2028b", "out/a\tb", "out/\x7f"),
+    ],
+    "at most 32 directories": ["out/" + "a/" * 1500 + "b", "out/" + "a/" * 32 + "b", "/" * 33],
+    "no such path can exist": ["circle", "circle/a", "a" * 300],
     "no other bucket": ["s3://other/out/a"],
 }
 
