@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 # A job for work on another volume is passed on at most this many times, each time after a pause in
-# seconds, four times the last one, up to a maximum. Together, the pauses take two minutes: no worker
-# knows which volumes the endpoint has, and a caller may name one that doesn't exist.
+# seconds, four times the last one, up to a maximum. Together, the pauses take two minutes. No worker
+# knows the volumes of its endpoint, and a caller may name one that doesn't exist.
 MAX_PASSES = 5
 MAX_PASS_PAUSE_S = 60.0
 

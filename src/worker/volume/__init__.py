@@ -31,8 +31,8 @@ PRIVATE_DIRECTORIES = (WORKER_DIRECTORY, "huggingface-cache", "compile-cache", A
 S3_SCHEME = "s3://"
 # Maximum directories in a caller's path: each is created, synced and removed by a call of its own.
 MAX_PATH_PARTS = 32
-# Categories of characters that a caller's path may not have: controls, unpaired surrogates, line and
-# paragraph separators.
+# Categories of characters that a caller's path may not have: controls, unpaired surrogates, and
+# separators of lines and paragraphs.
 _UNPRINTABLE = {"Cc", "Cs", "Zl", "Zp"}
 # Disk space reserved for the worker's own small files: 1/20 of the disk, up to this many bytes.
 RESERVED_DIVISOR = 20
