@@ -158,6 +158,23 @@ async def test_a_result_includes_refused_chunks(platform: Platform, status: int)
     assert (job.status, job.output) == (Status.COMPLETED, ["whole"])
 
 
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_a_result_is_posted_until_the_response_is_no_redirect(
+    platform: Platform, status: int
+) -> None:
+    results, statuses = [], [status, status, 200]
+
+    async def respond(request: web.Request) -> web.Response:
+        results.append(await request.json())
+        return web.Response(status=statuses.pop(0), headers={"Location": "/elsewhere"})
+
+    async with serve_routes(web.post("/done", respond)) as url:
+        platform.wire.posts.result = PostRequest(f"{url}/done", {})
+        await platform.wait_until_begun(platform.submit("whole", whole=True))
+        await platform.wait_until_idle()
+    assert results == [{"output": ["whole"]}] * 3
+
+
 async def test_a_refused_result_frees_the_slot(
     platform: Platform, caplog: pytest.LogCaptureFixture
 ) -> None:
