@@ -158,7 +158,7 @@ async def test_a_result_includes_refused_chunks(platform: Platform, status: int)
     assert (job.status, job.output) == (Status.COMPLETED, ["whole"])
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [300, 302, 303, 308, 399])
 async def test_a_result_is_posted_until_the_response_is_no_redirect(
     platform: Platform, status: int
 ) -> None:
@@ -175,10 +175,11 @@ async def test_a_result_is_posted_until_the_response_is_no_redirect(
     assert results == [{"output": ["whole"]}] * 3
 
 
+@pytest.mark.parametrize("status", [400, 404])
 async def test_a_refused_result_frees_the_slot(
-    platform: Platform, caplog: pytest.LogCaptureFixture
+    platform: Platform, caplog: pytest.LogCaptureFixture, status: int
 ) -> None:
-    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=404, calls=1))
+    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=status, calls=1))
     platform.submit("whole")
     await poll_until(lambda: "could not be delivered" in caplog.text)
     assert (await platform.run("next")).output == ["next"]

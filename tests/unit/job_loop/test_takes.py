@@ -86,7 +86,7 @@ async def test_failed_takes_are_retried(platform: Platform, fault: dict[str, Any
     assert (await platform.run("after")).output == ["after"]
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
 async def test_no_job_is_taken_from_an_address_that_a_response_names(
     status: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
