@@ -220,6 +220,47 @@ async def test_the_kernels_timeout_equals_the_servers(engine: ScriptedEngine) ->
         assert connection_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7_000
 
 
+TWO_LENGTHS = "content-length: 5\r\nTransfer-Encoding: chunked\r\n"
+LENGTHS_REVERSED = "Transfer-Encoding: chunked\r\ncontent-length: 5\r\n"
+
+
+def chunked_request(method: str, path: str, headers: str) -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nhost: a\r\n{headers}\r\n0\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("headers", [TWO_LENGTHS, LENGTHS_REVERSED])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/ping"),
+        ("GET", "/v1/models"),
+        ("HEAD", "/health"),
+        ("POST", "/ping"),
+        ("POST", CHAT),
+    ],
+)
+@pytest.mark.parametrize("key", [{}, KEY])
+async def test_a_request_with_two_lengths_is_the_last_of_its_connection(
+    engine: ScriptedEngine, method: str, path: str, headers: str, key: dict[str, str]
+) -> None:
+    async with serve_http(engine, **key) as port:
+        request = chunked_request(method, path, headers)
+        # It may also follow others in the same packet.
+        for before in (0, 2):
+            response = await port.exchange(KEEP_ALIVE_PING * before + request + KEEP_ALIVE_PING)
+            assert response.count(b"HTTP/1.1 ") == before + 1
+            assert response.count(b"connection: close") == 1
+
+
+async def test_a_request_with_one_length_is_not_the_last_of_its_connection(
+    engine: ScriptedEngine,
+) -> None:
+    async with serve_http(engine) as port:
+        for headers in ("Transfer-Encoding: chunked\r\n", "content-length: 5\r\n"):
+            request = chunked_request("GET", "/ping", headers)
+            assert (await port.exchange(request + PING)).count(b"HTTP/1.1 200") == 2
+
+
 CHUNKED = http_request(headers="transfer-encoding: chunked\r\n", length=0)
 
 
