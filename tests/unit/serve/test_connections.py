@@ -211,6 +211,30 @@ async def test_single_bytes_of_a_head_do_not_make_a_connection_active(
         assert (await silent_client.read_all()).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("/v1/llm/model-files/a/b?expires=1&signature=canary", "/v1/llm/model-files/a/b"),
+        ("/ping?canary", "/ping"),
+        ("//a?b?canary#canary", "//a"),
+        ("/%3Fa?canary", "/%3Fa"),
+        ("/?canary", "/"),
+        ("http://a/b?canary", "http%3A//a/b"),
+        ("/" + "a" * 30_000 + "canary", "/" + "a" * 511),
+        ("/" + "%F0%9F%98%80" * 2_000 + "canary", "/" + "%F0%9F%98%80" * 42 + "%F0%9F%"),
+    ],
+)
+async def test_the_log_has_the_path_of_a_request_without_its_query(
+    engine: ScriptedEngine, caplog: pytest.LogCaptureFixture, target: str, path: str
+) -> None:
+    caplog.set_level("INFO", "uvicorn.access")
+    async with serve_http(engine) as port:
+        response = await port.exchange(http_request(path=target, method="GET", headers=CLOSE))
+    status = response[9:12].decode()
+    lines = [one.getMessage() for one in caplog.records if one.name == "uvicorn.access"]
+    assert [line.partition(" - ")[2] for line in lines] == [f'"GET {path} HTTP/1.1" {status}']
+
+
 async def test_the_kernels_timeout_equals_the_servers(engine: ScriptedEngine) -> None:
     async with serve_http(engine, SERVE_TIMEOUT_S="7") as port:
         await port.connect()
