@@ -39,6 +39,27 @@ def test_a_secret_is_masked_completely_in_every_notation(text: str, masked: str)
     assert masking.mask_secrets(text) == masked
 
 
+@pytest.mark.parametrize(
+    ("value", "text", "masked"),
+    [
+        ("http://user:canary99@host:1/x", "at http://user:canary99@host:1/x", "at ***host:1/x"),
+        ("http://user:canary99@host", "Basic user:canary99, canary99", "Basic ***, ***"),
+        ("http://u:p@host", "http://u:p@host u:p", "***host u:p"),
+        ("socks5h://canary99@host", "canary99", "***"),
+        ("http://u:a%40canary@host", "a@canary a%40canary", "*** ***"),
+        ("http://u:a@canary@host", "a@canary", "***"),
+        ("a=http://a:canary99@b,c=https://d:canary88@e", "canary99 canary88", "*** ***"),
+        ('{"url": "http://a:canary99@b"}', "canary99", "***"),
+        # Neither of these is a password.
+        ("http://host:8000/a@password", "8000 host password", "8000 host password"),
+        ("http://host/?a=canary99@b", "canary99", "canary99"),
+    ],
+)
+def test_credentials_in_a_url_are_secrets(value: str, text: str, masked: str) -> None:
+    masking.add_url_credentials(["", value])
+    assert masking.mask_secrets(text) == masked
+
+
 def test_a_masked_stream_counts_the_characters_before_masking() -> None:
     text = io.StringIO()
     stream: Any = masking._MaskedStream(text)
