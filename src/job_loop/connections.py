@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol):
         self._fail(exc or ConnectionResetError("the server closed the connection"))
 
     def on_message_begin(self) -> None:
-        # What follows a complete response would be taken for the response to the next request.
+        # The next request would otherwise get this message, which follows a complete response.
         if self._response is None or self._response.done():
             self.is_reusable = False
 

@@ -75,9 +75,10 @@ class _LongPoll:
 
     async def _fetch_body(self, session: ClientSession, url: str) -> bytes:
         timeout = ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=LONG_POLL_S)
-        options = {"timeout": timeout, "middlewares": (self._track_send,)}
-        # A redirect could name any host, which would then decide what this worker runs.
-        async with session.get(url, allow_redirects=False, **options) as response:
+        # Jobs come from the platform only, and a redirect could name any host.
+        async with session.get(
+            url, allow_redirects=False, timeout=timeout, middlewares=(self._track_send,)
+        ) as response:
             self._has_response = True
             if response.status in EMPTY_STATUSES:
                 return b""

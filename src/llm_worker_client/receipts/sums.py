@@ -105,7 +105,7 @@ class ReceiptSums:
 
     @property
     def damaged_lines(self) -> int:
-        """Number of complete lines that are no receipts. What they have cost is not in the sums."""
+        """Number of complete lines that are no receipts; the sums lack the costs of a request."""
         return self.skipped_lines - self.incomplete_lines
 
 

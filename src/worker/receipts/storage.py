@@ -50,7 +50,7 @@ class ReceiptFile:
     def __init__(self, volume: Volume, worker_id: str) -> None:
         self._volume = volume
         self._worker_id = _NOT_IN_NAMES.sub("-", worker_id)[:64]
-        # The lock of the lines that wait is never held for long, since event loops add lines.
+        # A thread releases this lock soon, since event loops wait for it.
         self._pending: deque[bytes] = deque()
         self._pending_bytes = 0
         self._pending_lock = threading.Lock()

@@ -93,7 +93,7 @@ class HttpConnection(H11Protocol):
         super().handle_events()
         if self.cycle is last_request:
             return
-        # RFC 9112, 6.1: with both headers, what follows may be no request of this client. uvicorn
+        # RFC 9112, 6.1: with both headers, the next bytes may be no request of this client. uvicorn
         # looks for the header when the app answers, which is after this call.
         if _LENGTH_HEADERS.issubset(name for name, _ in self.headers):
             self.headers.append(CLOSE_HEADER)

@@ -87,7 +87,7 @@ HOSTILE_TEXTS = [character * 600 for character in 'a\0\n"\\é\u2028😀\ud83d\ud
 def test_the_largest_receipt_is_a_line_that_the_reader_accepts(
     tmp_path: Path, text: str, exit_functions: list[Callable[[], None]]
 ) -> None:
-    """Otherwise what a request has cost would be missing in the sums."""
+    """Otherwise the costs of a request would be missing in the sums."""
     names = {"GPU_PRICE_PER_SECOND": "0.1", "RUNPOD_ENDPOINT_ID": "a" * 600}
     made = make_receipts(tmp_path, RUNPOD_POD_ID="b" * 600, **names)
     labels = {f"{number}{text}"[:64]: text[:512] for number in range(2 * MAX_METADATA_PAIRS)}
@@ -228,7 +228,7 @@ def test_the_receipts_that_wait_are_limited_in_bytes_and_the_oldest_are_lost(
         "receipts could not be written to the volume, and wait",
         f"{1_000 - len(pending)} receipts are lost",
     ]
-    # The next outage is counted anew.
+    # The next outage has a count of its own.
     made.store(make_record())
     exits.call_functions()
     assert len(caplog.records) == 2

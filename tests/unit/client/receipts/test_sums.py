@@ -148,7 +148,7 @@ def test_incomplete_and_damaged_lines_are_skipped_and_counted(tmp_path: Path, li
 
 @pytest.mark.parametrize("character", [b"\0", b"{", b'"', b" "])
 @pytest.mark.parametrize("size", [2**20 + 1, 2**22 - 1, 2**22, 2**23 + 7])
-def test_a_line_of_any_length_is_one_line_and_not_kept_in_memory(
+def test_a_line_of_any_length_is_one_line_and_takes_little_memory(
     tmp_path: Path, character: bytes, size: int
 ) -> None:
     receipt = json.dumps(make_receipt()).encode()
