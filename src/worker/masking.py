@@ -14,7 +14,7 @@ MASK = "***"
 _PATH = re.compile(r"(?<![\w:/.])/[\w.@~+-]+(?:/[\w.@~+-]*)+")
 
 # The scheme of a URL, and the user and the password in it.
-_URL_CREDENTIALS = re.compile(r"(\w+://)([^/?#\s]+)@")
+_URL_CREDENTIALS = re.compile(r"(\w{1,20}://)([^/?#\s]+)@")
 
 # All spellings of the secrets, sorted by length, the longest first.
 _secrets: list[str] = []

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support import ROOT
+from support.effort import loop_iterations
 
 from worker import masking
 from worker.errors import InvalidInput
@@ -58,6 +59,13 @@ def test_a_secret_is_masked_completely_in_every_notation(text: str, masked: str)
 def test_credentials_in_a_url_are_secrets(value: str, text: str, masked: str) -> None:
     masking.add_url_credentials(["", value])
     assert masking.mask_secrets(text) == masked
+
+
+@pytest.mark.parametrize("part", ["a", "://", "a://", "a://b", "@", "a@", "://a@", "a:", " "])
+def test_long_values_are_searched_for_credentials_in_linear_time(part: str) -> None:
+    """A variable may contain 128 KB, such as a certificate."""
+    values = [part * (128_000 // len(part)) + end for end in ("", "://", "@", " ")]
+    assert loop_iterations(lambda: masking.add_url_credentials(values)) < 40_000_000
 
 
 def test_a_masked_stream_counts_the_characters_before_masking() -> None:
