@@ -102,6 +102,7 @@ def main() -> NoReturn:
     command = read_command_line()
     # Mask secrets before child processes start and before anything is logged.
     masking.add_secrets(pop_secrets())
+    masking.add_url_credentials(process_environ().values())
     masking.mask_output()
     mode = next(mode for mode in MODES if mode.is_selected(command))
     # LOG_FORMAT is read before the other settings, whose mistakes are logged in this format.

@@ -114,6 +114,11 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(exc or ConnectionResetError("the server closed the connection"))
 
+    def on_message_begin(self) -> None:
+        # The next request would otherwise get this message, which follows a complete response.
+        if self._response is None or self._response.done():
+            self.is_reusable = False
+
     def on_headers_complete(self) -> None:
         self._status = self._parser.get_status_code()
 

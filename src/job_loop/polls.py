@@ -14,13 +14,20 @@ from aiohttp import (
     ClientHandlerType,
     ClientRequest,
     ClientResponse,
+    ClientResponseError,
     ClientSession,
     ClientTimeout,
 )
 from aiohttp.connector import Connection
 
 from job_loop.parsing import parse_response
-from job_loop.wire import CONNECT_TIMEOUT_S, NETWORK_ERRORS, PlatformClient, backoff_s
+from job_loop.wire import (
+    CONNECT_TIMEOUT_S,
+    FIRST_REDIRECT,
+    NETWORK_ERRORS,
+    PlatformClient,
+    backoff_s,
+)
 
 T = TypeVar("T")
 
@@ -37,6 +44,7 @@ THAW_READ_S = 0.25
 CLOSE_TIMEOUT_S = 3.0
 # Statuses of a response without items. FlashBoot workers get 400 where other workers get 204.
 EMPTY_STATUSES = (204, 400)
+REDIRECT = "a redirect, which is not followed"
 
 
 class _LongPoll:
@@ -67,11 +75,18 @@ class _LongPoll:
 
     async def _fetch_body(self, session: ClientSession, url: str) -> bytes:
         timeout = ClientTimeout(sock_connect=CONNECT_TIMEOUT_S, sock_read=LONG_POLL_S)
-        async with session.get(url, timeout=timeout, middlewares=(self._track_send,)) as response:
+        # Jobs come from the platform only, and a redirect could name any host.
+        async with session.get(
+            url, allow_redirects=False, timeout=timeout, middlewares=(self._track_send,)
+        ) as response:
             self._has_response = True
             if response.status in EMPTY_STATUSES:
                 return b""
             response.raise_for_status()
+            if response.status >= FIRST_REDIRECT:
+                raise ClientResponseError(
+                    response.request_info, (), status=response.status, message=REDIRECT
+                )
             return await response.read()
 
     async def _track_send(self, request: ClientRequest, send: ClientHandlerType) -> ClientResponse:

@@ -31,6 +31,8 @@ OUTAGE_S = 1.0
 RETRYABLE_STATUSES = (408, 429)
 # Statuses of gateways that forwarded a request and got no response.
 GATEWAY_TIMEOUTS = (504, 520, 524)
+# Statuses from this one on are failures. Redirects are among them, since they are never followed.
+FIRST_REDIRECT, FIRST_REFUSAL = 300, 400
 # Errors of connections that can't be opened or that break.
 NETWORK_ERRORS = (aiohttp.ClientError, TimeoutError, OSError)
 
@@ -52,7 +54,10 @@ class PostFailed(PostNotDelivered):
 
 
 class PostUncertain(PostNotDelivered):
-    """A post was sent and may have arrived: it got no response, or only one from a gateway."""
+    """A post was sent and may have arrived: it got no response, or only a gateway's or a redirect.
+
+    A redirect may be the response to a post that the platform has accepted, as 303 usually is.
+    """
 
 
 class PostRefused(PostNotDelivered):
@@ -156,14 +161,15 @@ class PlatformClient:
             raise PostUncertain(repr(error)) from error
         finally:
             self._connections.release(post.origin, connection)
-        if status < 300:
+        if status < FIRST_REDIRECT:
             self.record_success()
             return
         failure = f"status {status}"
-        if status < 500 and status not in RETRYABLE_STATUSES:
+        if FIRST_REFUSAL <= status < 500 and status not in RETRYABLE_STATUSES:
             raise PostRefused(failure)
         self.record_failure(failure)
-        raise (PostUncertain if status in GATEWAY_TIMEOUTS else PostFailed)(failure)
+        is_uncertain = status < FIRST_REFUSAL or status in GATEWAY_TIMEOUTS
+        raise (PostUncertain if is_uncertain else PostFailed)(failure)
 
     async def post_progress(self, job: dict[str, Any], progress: Any) -> None:
         """Post a job's progress without a retry.

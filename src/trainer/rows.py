@@ -2,6 +2,7 @@
 
 import csv
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
@@ -103,19 +104,25 @@ def _detect_format(path: Path) -> Literal["csv", "jsonl"]:
 
 
 def _valid_rows(rows: Iterator[ParsedRow | _RowMistake], mistakes: Mistakes) -> Iterator[ParsedRow]:
-    """Yield the rows and collect the mistakes; ignore empty lines at the end of a file."""
+    """Yield the rows and collect the mistakes; ignore empty lines at the end of a file.
+
+    Stop after more than ``MAX_ROWS`` mistakes: a file may consist of millions of empty lines.
+    """
     empty_lines: list[_RowMistake] = []
     for row in rows:
         if isinstance(row, _RowMistake) and row.message == EMPTY_LINE:
             empty_lines.append(row)
-            continue
+            if len(empty_lines) <= MAX_ROWS:
+                continue
         for line in empty_lines:
             mistakes.add(*line)
         empty_lines.clear()
-        if isinstance(row, _RowMistake):
-            mistakes.add(*row)
-        else:
+        if not isinstance(row, _RowMistake):
             yield row
+        elif row.message != EMPTY_LINE:
+            mistakes.add(*row)
+        if mistakes.count > MAX_ROWS:
+            return
 
 
 def _read_lines_with_flaws(file: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
@@ -176,8 +183,8 @@ def _parse_json(text: str) -> Any:
 def _unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        keys = [key for key, _ in pairs]
-        duplicate = next(key for key in keys if keys.count(key) > 1)
+        counts = Counter(key for key, _ in pairs)
+        duplicate = next(key for key, count in counts.items() if count > 1)
         raise InvalidRowError(f"the key {quote_key(duplicate)} occurs twice in an object")
     return values
 

@@ -21,6 +21,8 @@ FIRST_PAUSE_S = 0.25
 RETRIED_STATUSES = {408, 429}
 RETRIED_ERRORS = {aiohttp.ClientError, TimeoutError}
 TIMEOUT = aiohttp.ClientTimeout(total=30)
+FIRST_REDIRECT = 300
+REDIRECT = "a redirect, which is not followed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,13 @@ class JobSender:
         try:
             async with RetryClient(retry_options=retry, timeout=TIMEOUT, headers=headers) as client:
                 body = {"input": job, "policy": policy}
-                async with client.post(self.url, json=body) as response:
+                # A redirect could name any host, which would get the job.
+                async with client.post(self.url, json=body, allow_redirects=False) as response:
                     response.raise_for_status()
+                    if response.status >= FIRST_REDIRECT:
+                        raise aiohttp.ClientResponseError(
+                            response.request_info, (), status=response.status, message=REDIRECT
+                        )
         except (aiohttp.ClientError, TimeoutError) as error:
             # The error's repr would contain the headers, and so the key.
             reason = str(error) or type(error).__name__

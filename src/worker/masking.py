@@ -5,13 +5,16 @@ import re
 import sys
 from collections.abc import Iterable
 from typing import Any, TextIO
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 # Minimum number of characters of a masked secret: shorter strings would match ordinary words.
 MIN_LENGTH = 8
 MASK = "***"
 # Matches paths of this machine in messages for callers.
 _PATH = re.compile(r"(?<![\w:/.])/[\w.@~+-]+(?:/[\w.@~+-]*)+")
+
+# The scheme of a URL, and the user and the password in it.
+_URL_CREDENTIALS = re.compile(r"(\w{1,20}://)([^/?#\s]+)@")
 
 # All spellings of the secrets, sorted by length, the longest first.
 _secrets: list[str] = []
@@ -23,6 +26,15 @@ def add_secrets(secrets: Iterable[str]) -> None:
         if len(secret) >= MIN_LENGTH:
             forms = {secret, json.dumps(secret)[1:-1], repr(secret)[1:-1], quote(secret, safe="")}
             _secrets[:] = sorted({*_secrets, *forms}, key=len, reverse=True)
+
+
+def add_url_credentials(texts: Iterable[str]) -> None:
+    """Mask from now on the users and the passwords in URLs, such as a proxy's, in these texts."""
+    for text in texts:
+        for scheme, credentials in _URL_CREDENTIALS.findall(text):
+            password = credentials.partition(":")[2]
+            # The first form is long enough for any password.
+            add_secrets([f"{scheme}{credentials}@", credentials, password, unquote(password)])
 
 
 def mask_secrets(text: str) -> str:

@@ -13,6 +13,8 @@ log = logging.getLogger(__name__)
 
 # Status of a job without a complete answer: it was cancelled, or is still running.
 UNANSWERED = 499
+# Maximum characters of a job's id in the log.
+MAX_LOGGED_ID = 200
 # Measures the duration of a block that posts a chunk or a result to the platform.
 time_delivery = metrics.DELIVERY_SECONDS.time
 
@@ -186,7 +188,7 @@ class JobRecord:
     def write_to_log(self) -> None:
         """Log the record, and add it to the metrics; call this when the job has ended."""
         values = {
-            "job": self.id,
+            "job": self.id[:MAX_LOGGED_ID],
             "route": self.route,
             "status": self.status,
             "prompt_tokens": self.usage.prompt_tokens,

@@ -29,7 +29,7 @@ MAX_LISTED_MODELS = 20
 SAMPLING_PARAMS = "sampling_params"
 
 
-def _check_encodable(text: str) -> str:
+def check_encodable(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -38,7 +38,7 @@ def _check_encodable(text: str) -> str:
 
 
 # A string that can be encoded as UTF-8, and so written to a file.
-Text = Annotated[str, AfterValidator(_check_encodable)]
+Text = Annotated[str, AfterValidator(check_encodable)]
 
 
 def _check_metadata(pairs: dict[str, str]) -> dict[str, str]:

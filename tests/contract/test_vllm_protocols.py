@@ -1,4 +1,4 @@
-"""Tests of seam/protocols.py against vLLM's classes, and of vLLM's internal state."""
+"""Tests of seam/protocols.py against vLLM's classes, of its internal state, and of its metrics."""
 
 import inspect
 import re
@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import pytest
 import vllm.entrypoints
 from prometheus_client import REGISTRY, Counter
+from support.metrics.labels import MetricsSource
 from vllm.entrypoints.openai.chat_completion import serving
 from vllm.entrypoints.openai.models.serving import OpenAIServingModels
 from vllm.logprobs import Logprob
@@ -19,6 +20,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import BackgroundResources, MPClient
 from vllm.v1.engine.output_processor import OutputProcessor, RequestState
 from vllm.v1.engine.utils import CoreEngineProcManager
+from vllm.v1.metrics import loggers
 from vllm.v1.worker.gpu_input_batch import InputBatch
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
@@ -108,3 +110,111 @@ def test_the_process_has_a_registry_of_its_metrics_that_vllm_also_reads() -> Non
         assert counter._name.startswith(METRICS_PREFIX)
     finally:
         REGISTRY.unregister(counter)
+
+
+def test_vllm_lists_the_objects_that_record_its_metrics() -> None:
+    assert "stat_loggers" in attributes(loggers.StatLoggerManager)
+
+
+# The labels of vLLM's metrics. Each combination of values is a series that no process ever forgets,
+# and that each scrape and each push transfers. So no caller may choose the values.
+
+# The name of the served model and the number of the core.
+ENGINE_LABELS = {"model_name", "engine"}
+# The worker removes this metric.
+REMOVED = {"vllm:lora_requests_info"}
+# Other labels of vLLM's metrics, by the metric, or by the module that computes its name. A row
+# belongs here only if settings or constants of vLLM are the values of the label.
+KNOWN_LABELS = {
+    # The configuration of the cache, and of a place that blocks are offloaded to.
+    "vllm:cache_config_info": {"metrics_info.keys()"},
+    "vllm:simple_kv_offload_info": {"backend", "capacity_blocks", "lazy_offload", "page_cache"},
+    "v1/kv_offload/tiering/spec.py": {"tier", "TIER_LABEL", "result"},
+    "distributed/kv_transfer/kv_connector/v1/offloading/metrics.py": {
+        "self._spec_cls.config_info_keys(extra_config)"
+    },
+    # Positions in a draft: NUM_SPECULATIVE_TOKENS.
+    "vllm:spec_decode_num_accepted_tokens_per_pos": {"position"},
+    # Reasons, results, sources and states, which are constants.
+    "vllm:admission_rejections": {"reason"},
+    "vllm:engine_sleep_state": {"sleep_state"},
+    "vllm:num_requests_kv_fetch_by_stage": {"stage"},
+    "vllm:num_requests_waiting_by_reason": {"reason"},
+    "vllm:prompt_tokens_by_source": {"source"},
+    "vllm:prompt_tokens_cached_by_source": {"source"},
+    "vllm:request_success": {"finished_reason"},
+    "vllm:simple_kv_offload_save_outcomes_total": {"outcome"},
+    "vllm:tool_call_parser_invocations_total": {"mode", "outcome", "request_type"},
+    "vllm:watermark_requests": {"status"},
+    # Operations of connectors, and of routes that the worker does not serve.
+    "vllm:kv_offload_size": {"transfer_type"},
+    "vllm:kv_offload_total_bytes": {"transfer_type"},
+    "vllm:kv_offload_total_time": {"transfer_type"},
+    "vllm:mooncake_store_operation_bytes_total": {"operation", "status"},
+    "vllm:mooncake_store_operation_failed_keys_total": {"operation", "status"},
+    "vllm:mooncake_store_operation_keys_total": {"operation", "status"},
+    "vllm:mooncake_store_operation_time_seconds": {"operation", "status"},
+    "vllm:mooncake_store_operation_total": {"operation", "status"},
+    "vllm:rl_weight_update_operation_duration_seconds": {"operation"},
+    "vllm:rl_weight_update_operations_in_flight": {"operation"},
+    "vllm:sleep_mode_operation_duration_seconds": {"operation"},
+    "vllm:sleep_mode_operations_in_flight": {"operation"},
+    "vllm:umbp_transfer_bytes_total": {"operation"},
+    "vllm:umbp_transfer_completed_total": {"operation"},
+    "vllm:umbp_transfer_failed_total": {"operation"},
+    "vllm:umbp_transfer_submitted_total": {"operation"},
+    "v1/kv_offload/tiering/kvcr/manager.py": {"operation", "resource", "result", "scope"},
+}
+
+
+def list_unknown_labels(source: str, module: str) -> list[str]:
+    return [
+        f"{metric} has the label {label}"
+        for metric, labels in MetricsSource(source, module).metrics()
+        for label in sorted(labels - ENGINE_LABELS - KNOWN_LABELS.get(metric, set()))
+        if metric not in REMOVED
+    ]
+
+
+def test_callers_choose_no_value_of_a_label_of_vllms_metrics() -> None:
+    package = Path(vllm.__file__).parent
+    unknown = [
+        line
+        for path in package.rglob("*.py")
+        if "labelnames" in (source := path.read_text()) or "prometheus" in source
+        for line in list_unknown_labels(source, str(path.relative_to(package)))
+    ]
+    assert not unknown, (
+        f"New in this vLLM: {'; '.join(unknown)}. Read where vLLM sets it. If its values depend on "
+        "requests, remove the metric, as worker/engine/start/cores.py removes others. Otherwise "
+        "add the label to KNOWN_LABELS."
+    )
+
+
+def test_the_metrics_of_the_installed_vllm_are_found() -> None:
+    """Otherwise the test above would pass whatever labels there are."""
+    found = dict(MetricsSource(inspect.getsource(loggers), "loggers.py").metrics())
+    assert len(found) > 25
+    assert found.keys() >= REMOVED
+    assert found["vllm:request_success"] == {"finished_reason"}
+
+
+def test_a_new_label_is_found_wherever_its_name_is_written() -> None:
+    source = """
+LABELS = ("adapter", *others)
+self._name, self.label = "vllm:a", "engine"
+self._name = "vllm:request_success"
+self.label = "route"
+Counter(self._name, "Doc.", ["model_name", "user", "finished_reason"])
+prometheus_client.Gauge("vllm:b", "Doc.", labelnames=labelnames + [self.label])
+self._histogram_cls(name=f"vllm:{x}", labelnames=LABELS)
+self.label = "engine"
+Metadata(labelnames=("key",))
+"""
+    assert list_unknown_labels(source, "module.py") == [
+        "vllm:request_success has the label user",
+        "vllm:b has the label route",
+        "module.py has the label *others",
+        "module.py has the label adapter",
+        "module.py has the label key",
+    ]

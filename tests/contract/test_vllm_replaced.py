@@ -280,6 +280,11 @@ def unregisters_other_metrics() -> bool:
     return False
 
 
+def names_adapters_in_labels() -> bool:
+    source = inspect.getsource(loggers.PrometheusStatLogger)
+    return "if self.gauge_lora_info is not None:" in source and "lora_info_labels" in source
+
+
 def logs_request_content() -> bool:
     parser = sys.modules[parse_chat_messages.__module__]
     assert parser.logger.name.startswith(QUOTING_LOGGERS)
@@ -305,6 +310,7 @@ NEEDED: dict[Patch, Callable[[], bool]] = {
     patches.GENERATE: compiles_without_a_limit,
     patches.INSPECT: starts_an_interpreter,
     patches.LOG: logs_request_content,
+    patches.LORA_INFO: names_adapters_in_labels,
     patches.METRICS: unregisters_other_metrics,
     patches.SANITIZE: sanitizes_slowly,
     patches.SEEDS: rewinds_generators,

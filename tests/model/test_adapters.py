@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from model.conftest import Ask, WriteAdapter
+from prometheus_client import REGISTRY
 from support.engine.requests import text_of
 from support.engine.scripted import failure
 from support.models.lora import (
@@ -24,6 +25,7 @@ from worker.app import Worker
 from worker.engine import Engines
 from worker.engine.run.adapters.copies import DIRECTORY_PREFIX, AdapterCopies
 from worker.errors import WorkerError
+from worker.metrics import MergedRegistries
 from worker.settings import Settings
 
 if TYPE_CHECKING:
@@ -97,6 +99,27 @@ async def test_an_unknown_name_is_refused_with_a_similar_adapter_or_all(
     status, message = await refusal(ask, model="another")
     assert (status, "; this worker serves demo, " in message) == (404, True)
     assert "fairy-tales" in message
+
+
+async def test_the_metrics_have_the_same_series_whatever_adapters_are_in_use(
+    ask: Ask, write_adapter: WriteAdapter, lora_engine: "InProcessEngine"
+) -> None:
+    names = [f"used-{number}" for number in range(4)]
+    for name in names:
+        write_adapter(name)
+
+    def series() -> set[tuple[str, str]]:
+        registries = MergedRegistries([REGISTRY, lora_engine.metrics])
+        samples = [sample for family in registries.collect() for sample in family.samples]
+        return {(sample.name, str(sorted(sample.labels.items()))) for sample in samples}
+
+    await generate(ask)
+    before = series()
+    assert ("vllm:generation_tokens_total", "[('engine', '0'), ('model_name', 'demo')]") in before
+    for order in (names, names[::-1], [*names[2:], *names[:2]]):
+        await asyncio.gather(*(generate(ask, lora=name, user=name) for name in order))
+    assert (await refusal(ask, lora="unknown"))[0] == 404
+    assert series() == before
 
 
 async def test_concurrent_requests_load_an_adapter_once(

@@ -50,7 +50,8 @@ def test_the_log_has_one_line_per_request_without_bodies_and_keys(
     url = f"{server.url}/v1/models?key={KEY}"
     assert httpx.get(url, timeout=HUNG_S).status_code == 401
     assert '"POST /v1/chat/completions HTTP/1.1" 200' in server.output
-    assert "/v1/models?key=***" in server.output
+    # The query may contain a signature.
+    assert '"GET /v1/models HTTP/1.1" 401' in server.output
     assert "a canary" not in server.output
     assert KEY not in server.output
 

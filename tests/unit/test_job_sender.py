@@ -40,7 +40,10 @@ class Endpoint:
             await asyncio.Event().wait()
         if status == CLOSE and request.transport is not None:
             request.transport.abort()
-        return web.json_response({"id": "a", "status": "IN_QUEUE"}, status=max(status, 200))
+        # A redirect that is followed would be another post here.
+        headers = {"Location": self.url} if 300 <= status < 400 else None
+        response = {"id": "a", "status": "IN_QUEUE"}
+        return web.json_response(response, status=max(status, 200), headers=headers)
 
     async def start(self, work: WorkReference = BATCH) -> bool:
         return await JobSender(self.url, SecretStr(KEY)).send_job(work)
@@ -84,7 +87,7 @@ async def test_temporary_failures_are_retried(jobs_server: Endpoint, status: int
         (CLOSE, ATTEMPTS, "isconnected"),
         (HANG, ATTEMPTS, "Timeout"),
         # A refused job is not sent again.
-        *((status, 1, str(status)) for status in (400, 401, 403, 404)),
+        *((status, 1, str(status)) for status in (301, 302, 303, 307, 308, 400, 401, 403, 404)),
     ],
 )
 async def test_a_job_that_can_not_be_sent_is_logged_without_the_key(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support import ROOT
+from support.effort import loop_iterations
 
 from worker import masking
 from worker.errors import InvalidInput
@@ -37,6 +38,34 @@ def _add_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_secret_is_masked_completely_in_every_notation(text: str, masked: str) -> None:
     assert masking.mask_secrets(text) == masked
+
+
+@pytest.mark.parametrize(
+    ("value", "text", "masked"),
+    [
+        ("http://user:canary99@host:1/x", "at http://user:canary99@host:1/x", "at ***host:1/x"),
+        ("http://user:canary99@host", "Basic user:canary99, canary99", "Basic ***, ***"),
+        ("http://u:p@host", "http://u:p@host u:p", "***host u:p"),
+        ("socks5h://canary99@host", "canary99", "***"),
+        ("http://u:a%40canary@host", "a@canary a%40canary", "*** ***"),
+        ("http://u:a@canary@host", "a@canary", "***"),
+        ("a=http://a:canary99@b,c=https://d:canary88@e", "canary99 canary88", "*** ***"),
+        ('{"url": "http://a:canary99@b"}', "canary99", "***"),
+        # Neither of these is a password.
+        ("http://host:8000/a@password", "8000 host password", "8000 host password"),
+        ("http://host/?a=canary99@b", "canary99", "canary99"),
+    ],
+)
+def test_credentials_in_a_url_are_secrets(value: str, text: str, masked: str) -> None:
+    masking.add_url_credentials(["", value])
+    assert masking.mask_secrets(text) == masked
+
+
+@pytest.mark.parametrize("part", ["a", "://", "a://", "a://b", "@", "a@", "://a@", "a:", " "])
+def test_long_values_are_searched_for_credentials_in_linear_time(part: str) -> None:
+    """A variable may contain 128 KB, such as a certificate."""
+    values = [part * (128_000 // len(part)) + end for end in ("", "://", "@", " ")]
+    assert loop_iterations(lambda: masking.add_url_credentials(values)) < 40_000_000
 
 
 def test_a_masked_stream_counts_the_characters_before_masking() -> None:

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from llm_worker_client.volume import Volume
 
 MAX_DAYS = 366
+# Exit status if some receipts could not be read.
+INCOMPLETE = 3
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -69,7 +71,10 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace, today: date | None = None) -> int:
-    """Run the command `receipts`, by default for the current day; return the exit status."""
+    """Run the command `receipts`, by default for the current day; return the exit status.
+
+    It is ``INCOMPLETE`` if the sums were printed, but lack receipts.
+    """
     try:
         with ExitStack() as stack:
             days = _select_days(options, today or datetime.now(UTC).date())
@@ -85,7 +90,7 @@ def run(options: Namespace, today: date | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     _print_report(options, sums, bill)
-    return 0
+    return INCOMPLETE if sums.damaged_lines else 0
 
 
 def _select_days(options: Namespace, today: date) -> list[date]:
@@ -129,7 +134,7 @@ def _sum_receipts(
     sums = sum_receipts(source, days, by, endpoint)
     if not sums.total.requests:
         span = " to ".join(dict.fromkeys([str(sums.days[0]), str(sums.days[-1])]))
-        skipped = f" (damaged lines: {sums.skipped_lines:,})" if sums.skipped_lines else ""
+        skipped = f" (damaged lines: {sums.damaged_lines:,})" if sums.damaged_lines else ""
         message = (
             f"There are no receipts for {span}{skipped}: is RECEIPTS=1 set on the endpoint? "
             "They are written once a second."
@@ -139,12 +144,11 @@ def _sum_receipts(
 
 
 def _print_report(options: Namespace, sums: ReceiptSums, bill: Reconciliation | None) -> None:
-    if options.json:
-        _print(report.to_json(sums, bill))
-        return
     lines = list(report.format_reconciliation(bill)) if bill else []
     notes = list(report.format_notes(sums))
-    if options.csv:
+    if options.json:
+        _print(report.to_json(sums, bill))
+    elif options.csv:
         _print(report.to_csv(sums))
         notes += lines
     else:

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
 # From the volume's root; it has a folder for each day, and they have files for each worker.
 DIRECTORY = "worker/receipts"
 _BLOCK_SIZE = 2**20
-# Bytes without a line break after which they count as a damaged line.
+# Maximum bytes of a line. Workers limit all texts of a receipt, so that no receipt has as many.
 _MAX_LINE_SIZE = 2**20
+# Beginning of a longer line, which is no receipt.
+_DAMAGED = b"\0"
 
 _Count = Annotated[int, Field(ge=0)]
 _Amount = Annotated[float, Field(ge=0)]
@@ -76,7 +78,10 @@ class Receipt(_JsonObject):
 
 
 def read_lines(source: "Path | Volume", day: date) -> Iterator[bytes]:
-    """Yield the lines of all receipts of a day, among them incomplete and damaged ones.
+    """Yield the lines of all receipts of a day, with their line breaks.
+
+    Some may be damaged. The last line of a file may be incomplete, without a line break: its worker
+    was killed while it wrote the line, or is writing it.
 
     Args:
         source: A volume, or a directory with the files of one.
@@ -122,12 +127,12 @@ def _to_volume_error(error: OSError) -> VolumeError:
 
 
 def _split_lines(blocks: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file without their line breaks, and without empty lines."""
+    """Yield the lines of a file with their line breaks, and without empty lines."""
     rest = b""
     for block in blocks:
         *lines, rest = (rest + block).split(b"\n")
+        yield from (line + b"\n" for line in lines if line)
         if len(rest) > _MAX_LINE_SIZE:
-            lines, rest = [*lines, rest], b""
-        yield from filter(None, lines)
+            rest = _DAMAGED
     if rest:
         yield rest

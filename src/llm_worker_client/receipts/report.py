@@ -55,8 +55,16 @@ def format_table(sums: ReceiptSums) -> str:
 
 def format_notes(sums: ReceiptSums) -> Iterator[str]:
     """Yield sentences about receipts that are not in the sums, or that distort them."""
-    if sums.skipped_lines:
-        yield f"Skipped lines, incomplete or damaged: {sums.skipped_lines:,}."
+    if sums.damaged_lines:
+        yield (
+            f"WARNING: damaged lines: {sums.damaged_lines:,}. What their requests have cost is "
+            "missing in these sums."
+        )
+    if sums.incomplete_lines:
+        yield (
+            f"Incomplete lines at the ends of files: {sums.incomplete_lines:,}. Their workers were "
+            "killed while they wrote them, or are writing them."
+        )
     if sums.repeated_requests:
         yield f"Retries, which count because they used the GPU: {sums.repeated_requests:,}."
     if sums.total.cost_usd is not None and sums.total.requests_with_cost < sums.total.requests:
@@ -100,6 +108,7 @@ def to_json(sums: ReceiptSums, bill: Reconciliation | None) -> str:
         "total": asdict(sums.total),
         "repeated_requests": sums.repeated_requests,
         "skipped_lines": sums.skipped_lines,
+        "incomplete_lines": sums.incomplete_lines,
         "reconciliation": asdict(bill) if bill else None,
     }
     return json.dumps(content, indent=2, ensure_ascii=False)

@@ -91,6 +91,8 @@ class ReceiptSums:
             answered again: the platform retried the job, or the batch's worker died. All of them
             count: each try used the GPU.
         skipped_lines: Number of lines that are no receipts: incomplete or damaged ones.
+        incomplete_lines: Number of these that are the last line of a file, without a line break:
+            their worker was killed while it wrote the line, or is writing it.
     """
 
     days: tuple[date, ...]
@@ -99,6 +101,12 @@ class ReceiptSums:
     total: UsageTotals
     repeated_requests: int
     skipped_lines: int
+    incomplete_lines: int
+
+    @property
+    def damaged_lines(self) -> int:
+        """Number of complete lines that are no receipts; the sums lack the costs of a request."""
+        return self.skipped_lines - self.incomplete_lines
 
 
 def sum_receipts(
@@ -122,7 +130,7 @@ def sum_receipts(
     """
     days, by = tuple(sorted(set(days))), tuple(dict.fromkeys(by))
     group_values = [find_group_values(name) for name in by]
-    total, skipped_lines, repeated_requests = _GroupSums(), 0, 0
+    total, skipped_lines, incomplete_lines, repeated_requests = _GroupSums(), 0, 0, 0
     groups = defaultdict[tuple[str, ...], _GroupSums](_GroupSums)
     # Hashes take less memory than ids.
     hashes = set[int]()
@@ -132,6 +140,7 @@ def sum_receipts(
                 receipt = Receipt.model_validate_json(line)
             except ValidationError:
                 skipped_lines += 1
+                incomplete_lines += not line.endswith(b"\n")
                 continue
             if endpoint is not None and receipt.worker.endpoint not in (None, endpoint):
                 continue
@@ -141,7 +150,8 @@ def sum_receipts(
             repeated_requests += hash(receipt.id) in hashes
             hashes.add(hash(receipt.id))
     totals = {key: groups[key].to_totals() for key in sorted(groups)}
-    return ReceiptSums(days, by, totals, total.to_totals(), repeated_requests, skipped_lines)
+    counts = (repeated_requests, skipped_lines, incomplete_lines)
+    return ReceiptSums(days, by, totals, total.to_totals(), *counts)
 
 
 def find_group_values(name: str) -> GroupValues:

@@ -3,12 +3,14 @@
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
-from worker.validation import Metadata, StrictModel, Text, to_invalid_input
+from worker.validation import Metadata, StrictModel, check_encodable, to_invalid_input
 
 # Type of the keys for chunking: a number of pieces, a factor, or milliseconds.
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# The caller's name for its user, which receipts store.
+UserName = Annotated[str, Field(max_length=512), AfterValidator(check_encodable)]
 # Seconds that one job may spend on long work, which other jobs can continue.
 RuntimeSeconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -34,7 +36,7 @@ class Job(StrictModel):
     batch_size_growth_factor: NonNegative | None = None
     max_batch_delay_ms: NonNegative | None = None
     receipt: bool = False
-    user: Text | None = None
+    user: UserName | None = None
     metadata: Metadata | None = None
 
     @property

@@ -7,9 +7,10 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from worker.errors import InvalidInput
 from worker.job.base import LongJob, RuntimeSeconds
-from worker.validation import Metadata, StrictModel, Text
+from worker.validation import Metadata, StrictModel, check_encodable
 
-NonEmptyText = Annotated[Text, Field(min_length=1)]
+# A name, an id, a path or a URL, which may be signed.
+NonEmptyText = Annotated[str, Field(min_length=1, max_length=8192), AfterValidator(check_encodable)]
 
 
 def _check_suffix(suffix: str) -> str:
@@ -51,13 +52,17 @@ class FineTuneMethod(StrictModel):
         return self
 
 
+# A name at Weights & Biases, which is stored with the fine-tune. Its own limits are lower.
+WandbName = Annotated[str, Field(min_length=1, max_length=256), AfterValidator(check_encodable)]
+
+
 class WandbOptions(StrictModel):
     """The options of Weights & Biases for a fine-tune; the operator sets the API key."""
 
     project: NonEmptyText
-    name: NonEmptyText | None = None
-    entity: NonEmptyText | None = None
-    tags: list[NonEmptyText] | None = None
+    name: WandbName | None = None
+    entity: WandbName | None = None
+    tags: Annotated[list[WandbName], Field(max_length=64)] | None = None
 
 
 class Integration(StrictModel):

@@ -2,17 +2,19 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from pydantic import TypeAdapter, ValidationError, model_validator
 
-from worker.job.base import Job
-from worker.validation import Metadata, Text
+from worker.job.base import Job, UserName
+from worker.validation import Metadata
+
+T = TypeVar("T")
 
 _VERSION_PREFIX = re.compile(r"^(/v1)+(?=/)")
 _boolean_adapter = TypeAdapter(bool)
-_user_adapter = TypeAdapter(Text | None)
+_user_adapter = TypeAdapter(UserName | None)
 _labels_adapter = TypeAdapter(Metadata)
 
 
@@ -52,18 +54,16 @@ class OpenAIJob(Job):
     def receipt_names(self) -> tuple[str | None, Mapping[str, str]]:
         """The caller's name for its user, and its labels, from the body or next to it.
 
-        In the body, they belong to other APIs, so that invalid ones are ignored.
+        In the body, they belong to other APIs, so that invalid ones are ignored. A longer name is
+        not shortened: with the beginnings of their names, two users would be the same.
         """
         body = self.body or {}
         pairs = body.get("metadata")
         labels = dict(pairs) if isinstance(pairs, dict) else {}
         # Anthropic's API has the user among the metadata.
         user = body.get("user", labels.pop("user_id", None))
-        try:
-            user = _user_adapter.validate_python(user)
-            labels = _labels_adapter.validate_python(labels)
-        except ValidationError:
-            user, labels = None, {}
+        user = _valid_or(None, _user_adapter, user)
+        labels = _valid_or({}, _labels_adapter, labels)
         return self.user or user, {**labels, **(self.metadata or {})}
 
     @property
@@ -92,6 +92,13 @@ class OpenAIJob(Job):
             return _boolean_adapter.validate_python(self.body.get("stream"))
         except ValidationError:
             return False
+
+
+def _valid_or(default: T, adapter: TypeAdapter[T], value: Any) -> T:
+    try:
+        return adapter.validate_python(value)
+    except ValidationError:
+        return default
 
 
 class BatchLine(OpenAIJob):

@@ -12,8 +12,9 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from types import TracebackType
 
 from worker.children import Child, StopMode, script_command
 from worker.logs import reader
@@ -25,7 +26,34 @@ TEXT_FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 FLUSH_TIMEOUT_S = 5.0
 
 
-class JsonFormatter(logging.Formatter):
+# Maximum characters of a record's message, and of its traceback. A request of some kilobytes may
+# cause a traceback of megabytes: of a deep recursion, or of an error for each part of a path.
+MAX_CHARACTERS = 32_000
+# Maximum errors of a traceback that raised each other. The last ones are formatted.
+MAX_CHAINED_ERRORS = 10
+
+ExceptionInfo = (
+    tuple[type[BaseException], BaseException, TracebackType | None] | tuple[None, None, None]
+)
+
+
+class TextFormatter(logging.Formatter):
+    """Formats a record as text of a limited length."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
+        record.message = _shorten(record.message)
+        return super().formatMessage(record)
+
+    def formatException(self, ei: ExceptionInfo) -> str:  # noqa: N802 - logging's name
+        chain = list(_chain(ei[1]))
+        if len(chain) <= MAX_CHAINED_ERRORS:
+            return _shorten(super().formatException(ei))
+        with _without_chain(chain[MAX_CHAINED_ERRORS - 1]):
+            text = _shorten(super().formatException(ei))
+        return f"[{len(chain) - MAX_CHAINED_ERRORS:,} earlier errors are left out]\n{text}"
+
+
+class JsonFormatter(TextFormatter):
     """Formats a record as a JSON object; ``extra={"fields": {...}}`` adds keys."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -33,7 +61,7 @@ class JsonFormatter(logging.Formatter):
             "time": reader.format_timestamp(record.created),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": _shorten(record.getMessage()),
             **getattr(record, "fields", {}),
         }
         if record.exc_info:
@@ -73,8 +101,10 @@ def set_up(log_format: str, streams: Sequence[int]) -> None:
         log_format: "json"; any other value selects text.
         streams: File descriptors whose output is converted: 1, 2 or both.
     """
+    handler = logging.StreamHandler()
     if log_format != "json":
-        logging.basicConfig(format=TEXT_FORMAT)
+        handler.setFormatter(TextFormatter(TEXT_FORMAT))
+        logging.basicConfig(handlers=[handler])
         return
     control, reader_control = socket.socketpair()
     control.settimeout(FLUSH_TIMEOUT_S)
@@ -86,10 +116,39 @@ def set_up(log_format: str, streams: Sequence[int]) -> None:
     reader_control.close()
     # The callback is for failed startups. Later, ``handler.exit_process`` exits without callbacks.
     atexit.register(flush)
-    handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter())
     logging.basicConfig(handlers=[handler])
     logging.captureWarnings(True)
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error and those that raised it, as in its traceback, the last one first."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        context = None if error.__suppress_context__ else error.__context__
+        error = error.__cause__ or context
+
+
+@contextlib.contextmanager
+def _without_chain(error: BaseException) -> Iterator[None]:
+    """Hide the errors that raised this one; ``traceback`` has no limit for them."""
+    cause, context, suppress = error.__cause__, error.__context__, error.__suppress_context__
+    error.__cause__ = error.__context__ = None
+    try:
+        yield
+    finally:
+        error.__cause__, error.__context__, error.__suppress_context__ = cause, context, suppress
+
+
+def _shorten(text: str) -> str:
+    """Leave out the middle of a long text; the end of a traceback says most."""
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    kept = MAX_CHARACTERS // 4
+    count = len(text) - MAX_CHARACTERS
+    return f"{text[:kept]}\n[{count:,} characters are left out]\n{text[kept + count :]}"
 
 
 def redirect_to_reader(

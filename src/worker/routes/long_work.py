@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# A job for work on another volume is passed on at most this many times, each time after a pause in
-# seconds, four times the last one, up to a maximum. Together, the pauses take two minutes. No worker
+# A job for work on another volume is passed on at most this many times, after pauses in seconds of
+# which each is four times the last one, up to a maximum. Together, they take two minutes. No worker
 # knows the volumes of its endpoint, and a caller may name one that doesn't exist.
 MAX_PASSES = 5
 MAX_PASS_PAUSE_S = 60.0

@@ -7,6 +7,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from uvicorn.protocols.http.flow_control import CLOSE_HEADER
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from worker.errors import EngineBusy
@@ -15,6 +16,10 @@ from worker.serve.startup_server import MAX_HEAD_BYTES, service_unavailable
 _FULL = json.dumps(EngineBusy("The server has its maximum number of connections.").body())
 # Before a request is parsed, no app can respond to it.
 _REFUSAL = service_unavailable(_FULL.encode(), 1)
+
+
+# Headers that contradict each other: a proxy may go by one of them, and this server by the other.
+_LENGTH_HEADERS = {b"content-length", b"transfer-encoding"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +87,16 @@ class HttpConnection(H11Protocol):
                 super().data_received(data[start : start + step])
         self._update_head_timer()
         self._update_waiting_connections()
+
+    def handle_events(self) -> None:
+        last_request = self.cycle
+        super().handle_events()
+        if self.cycle is last_request:
+            return
+        # RFC 9112, 6.1: with both headers, the next bytes may be no request of this client. uvicorn
+        # looks for the header when the app answers, which is after this call.
+        if _LENGTH_HEADERS.issubset(name for name, _ in self.headers):
+            self.headers.append(CLOSE_HEADER)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()

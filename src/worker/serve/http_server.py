@@ -37,6 +37,9 @@ FAILURE_GRACE_S = 5
 # Response headers that pages of other origins may read, in addition to those always allowed.
 EXPOSED_HEADERS = ("content-disposition", "content-range", "retry-after", "x-request-id")
 
+# Maximum characters of a request's path in the log.
+MAX_LOGGED_PATH = 512
+
 ExitProcess = Callable[[int], NoReturn]
 
 
@@ -218,6 +221,7 @@ def _make_config(
     if health is not None:
         app = HealthPortFilter(app, health)
     limits = ConnectionLimits(settings.serve_max_connections, settings.serve_timeout_s)
+    logging.getLogger("uvicorn.access").addFilter(_hide_query)
     return uvicorn.Config(
         app,
         host=host,
@@ -233,3 +237,12 @@ def _make_config(
         timeout_graceful_shutdown=FAILURE_GRACE_S,
         lifespan=lifespan,
     )
+
+
+def _hide_query(record: logging.LogRecord) -> bool:
+    """Log a request without its query, which may contain a signature that replaces the key."""
+    if isinstance(record.args, tuple):
+        client, method, address, *others = record.args
+        path = str(address).partition("?")[0][:MAX_LOGGED_PATH]
+        record.args = (client, method, path, *others)
+    return True

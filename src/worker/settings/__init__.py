@@ -34,6 +34,7 @@ from worker.settings.values import (
     parse_boolean,
     parse_headers,
     parse_list,
+    redact_url_credentials,
 )
 
 # Exported variables that are logged for the operator, with the reason for each value.
@@ -107,6 +108,10 @@ def _validate_address(address: str) -> str:
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ValueError("an address that begins with http:// or https://")
+    # The environment of child processes and messages about failures show the address.
+    if "@" in address:
+        advice = "OTEL_EXPORTER_OTLP_HEADERS=authorization=Basic%20<user:password in base64>"
+        raise ValueError(f"an address without user and password: set {advice}")
     return address
 
 
@@ -247,7 +252,8 @@ class Settings(BaseModel):
         advice = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
         default = None if field.is_required() else format_value(field.default)
         accepted = example_value(name.upper()) or default or None
-        return Mistake(name.upper(), "***" if is_secret else values[name], advice, accepted)
+        value = "***" if is_secret else redact_url_credentials(values[name])
+        return Mistake(name.upper(), value, advice, accepted)
 
     def secret_values(self) -> list[str]:
         """Return the values of all settings that are secrets."""

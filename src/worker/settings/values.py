@@ -123,14 +123,22 @@ def is_directory(path: str) -> bool:
 
 
 def redact_by_setting_name(name: str, value: str) -> str:
-    """Return "***" if a setting's name indicates a secret, otherwise its value."""
+    """Return "***" if a setting's name indicates a secret, otherwise its value.
+
+    Credentials in URLs are masked in any value.
+    """
     secrets = ("TOKEN", "KEY", "SECRET", "PASSWORD", "OTLP_HEADERS")
-    return "***" if name.endswith(secrets) else value
+    return "***" if name.endswith(secrets) else redact_url_credentials(value)
+
+
+def redact_url_credentials(value: str) -> str:
+    """Mask user and password in URLs, also if the password has characters that need escapes."""
+    return re.sub(r"//(?:[^/\s]*:\S*|[^/\s]+)@", "//***@", value)
 
 
 def redact_json_and_urls(value: str) -> str:
     """Mask JSON, which may contain keys of other services, and credentials in URLs."""
-    return {"{": "{...}", "[": "[...]"}.get(value[:1]) or re.sub("//[^/@]+@", "//***@", value)
+    return {"{": "{...}", "[": "[...]"}.get(value[:1]) or redact_url_credentials(value)
 
 
 def redact_command_line(line: str) -> str:

@@ -17,6 +17,13 @@ HALF = "contains half of a surrogate pair, which is not a character"
 SIZES = "keys and values have at most 64 and 512 characters"
 SUPERVISED_ONLY = '"supervised": this worker trains by no other method'
 EXPIRY, ANCHORED = "output_expires_after", {"anchor": "created_at"}
+LONGER_THAN = "String should have at most {} characters".format
+WANDB, TOO_MANY_TAGS = "integrations", "List should have at most 64 items after validation, not 65"
+
+
+def with_wandb(**options: Any) -> dict[str, Any]:
+    return {"type": "wandb", "wandb": {"project": "a", **options}}
+
 
 # Wrong values: other keys, the key, the field below it, the message, the values.
 VALUES: dict[str, list[tuple[Spec, str, str, str, list[Any]]]] = {
@@ -45,7 +52,11 @@ VALUES: dict[str, list[tuple[Spec, str, str, str, list[Any]]]] = {
     ],
     "fine_tune": [
         ({}, "rows", "", EMPTY, [[]]),
-        ({}, "training_file", "", EMPTY.replace("List", "Value"), [""]),
+        ({}, "training_file", "", "String should have at least 1 character", [""]),
+        ({}, "training_file", "", LONGER_THAN(8192), ["https://a/" + "a" * 8183]),
+        (OF_FILE, WANDB, ".0.wandb.name", LONGER_THAN(256), [[with_wandb(name="a" * 257)]]),
+        (OF_FILE, WANDB, ".0.wandb.tags.0", LONGER_THAN(256), [[with_wandb(tags=["a" * 257])]]),
+        (OF_FILE, WANDB, ".0.wandb.tags", TOO_MANY_TAGS, [[with_wandb(tags=["a"] * 65)]]),
         (OF_FILE, "max_runtime_sec", "", ABOVE_0, [0]),
         (OF_FILE, "seed", "", INTEGER, [1.5]),
         (OF_FILE, "suffix", "", "Input should be letters, digits and dashes", ["../x"]),

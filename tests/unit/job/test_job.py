@@ -96,6 +96,44 @@ def test_the_four_chunk_keys_are_accepted_in_every_form() -> None:
             assert tuple(getattr(job, key) for key in CHUNK_KEYS) == sizes
 
 
+USER = "ü" * 512
+FORMS: list[dict[str, Any]] = [
+    {"prompt": "Hi"},
+    {"prompts": ["Hi"]},
+    {"route": CHAT},
+    {"batch": {"id": "batch_1"}},
+    {"fine_tune": {"id": "ftjob-1"}},
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: next(iter(form)))
+def test_a_name_of_a_user_has_a_limited_length_in_every_form(form: dict[str, Any]) -> None:
+    assert parse_input({**form, "user": USER}).receipt_names == (USER, {})
+    for longer in (USER + "a", "a" * 1_000_000):
+        with pytest.raises(InvalidInput, match=r"^user: String should have at most 512 char"):
+            parse_input({**form, "user": longer})
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ({"user": USER, "metadata": {"a": "b"}}, (USER, {"a": "b"})),
+        ({"metadata": {"user_id": USER, "a": "b"}}, (USER, {"a": "b"})),
+        # vLLM's server accepts these, so that they only miss in the receipt.
+        ({"user": USER + "a", "metadata": {"a": "b"}}, (None, {"a": "b"})),
+        ({"metadata": {"user_id": USER + "a", "a": "b"}}, (None, {"a": "b"})),
+        ({"user": "a", "metadata": {"a": "b" * 513}}, ("a", {})),
+        ({"user": "a", "metadata": {str(n): "" for n in range(17)}}, ("a", {})),
+        ({"user": ["a"], "metadata": "b"}, (None, {})),
+        ({"user": "\ud83d"}, (None, {})),
+    ],
+)
+def test_names_in_a_body_that_are_too_long_are_ignored_and_the_others_are_not(
+    names: dict[str, Any], expected: tuple[str | None, dict[str, str]]
+) -> None:
+    assert parse_openai(route=CHAT, body=names).receipt_names == expected
+
+
 @pytest.mark.parametrize(
     "payload",
     [

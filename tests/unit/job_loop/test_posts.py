@@ -158,10 +158,28 @@ async def test_a_result_includes_refused_chunks(platform: Platform, status: int)
     assert (job.status, job.output) == (Status.COMPLETED, ["whole"])
 
 
-async def test_a_refused_result_frees_the_slot(
-    platform: Platform, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("status", [300, 302, 303, 308, 399])
+async def test_a_result_is_posted_until_the_response_is_no_redirect(
+    platform: Platform, status: int
 ) -> None:
-    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=404, calls=1))
+    results, statuses = [], [status, status, 200]
+
+    async def respond(request: web.Request) -> web.Response:
+        results.append(await request.json())
+        return web.Response(status=statuses.pop(0), headers={"Location": "/elsewhere"})
+
+    async with serve_routes(web.post("/done", respond)) as url:
+        platform.wire.posts.result = PostRequest(f"{url}/done", {})
+        await platform.wait_until_begun(platform.submit("whole", whole=True))
+        await platform.wait_until_idle()
+    assert results == [{"output": ["whole"]}] * 3
+
+
+@pytest.mark.parametrize("status", [400, 404])
+async def test_a_refused_result_frees_the_slot(
+    platform: Platform, caplog: pytest.LogCaptureFixture, status: int
+) -> None:
+    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=status, calls=1))
     platform.submit("whole")
     await poll_until(lambda: "could not be delivered" in caplog.text)
     assert (await platform.run("next")).output == ["next"]

@@ -18,7 +18,7 @@ from support.job_loops import (
 from support.processes.background import HUNG_S, poll_until
 
 from emulator import Action, Call, Emulator, Fault, Job, Options, Status
-from job_loop import PlatformClient, loop, polls
+from job_loop import PlatformClient, loop, polls, wire
 from job_loop.loop import _parse_jobs, _parse_stopped_job_ids
 from job_loop.polls import Poller
 from job_loop.wire import PlatformUrls
@@ -115,6 +115,31 @@ async def test_failed_takes_are_retried(platform: Platform, fault: dict[str, Any
     assert (await platform.run("after")).output == ["after"]
 
 
+@pytest.mark.parametrize("status", [300, 301, 302, 303, 307, 308])
+async def test_no_job_is_taken_from_an_address_that_a_response_names(
+    status: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "OUTAGE_S", 0.0)
+    hits = []
+
+    async def redirect(_: web.Request) -> web.Response:
+        return web.Response(status=status, headers={"Location": f"{other}/jobs"})
+
+    async def offer_job(request: web.Request) -> web.Response:
+        hits.append(request)
+        return web.json_response([{"id": "a", "input": {}}])
+
+    async with (
+        serve_routes(web.get("/jobs", offer_job)) as other,
+        serve_routes(web.get("/take", redirect)) as url,
+        PlatformClient(PlatformUrls(f"{url}/take", f"{url}/?", f"{url}/?"), ClientSession) as peer,
+    ):
+        poller = Poller(peer, _parse_jobs, reports_outages=True)
+        assert [await poller.poll(peer.urls.take) for _ in range(2)] == [[], []]
+    assert not hits
+    assert f"calls to the platform fail ({status}, message='a redirect" in caplog.text
+
+
 async def test_an_empty_take_is_repeated() -> None:
     async with Emulator(Options(long_poll_s=0.01)) as emulator, run_job_loop(emulator) as platform:
         await poll_until(lambda: emulator.queue.get_worker("w").takes > 2)
@@ -159,11 +184,11 @@ async def poll_twice(answer: str, read: Callable[[Any], list[Any]]) -> float:
 
     async with (
         serve_routes(web.get("/poll", poll)) as url,
-        PlatformClient(PlatformUrls(f"{url}/poll", f"{url}/?", f"{url}/?"), ClientSession) as wire,
+        PlatformClient(PlatformUrls(f"{url}/poll", f"{url}/?", f"{url}/?"), ClientSession) as peer,
     ):
-        poller, start = Poller(wire, read, reports_outages=True), time.monotonic()
+        poller, start = Poller(peer, read, reports_outages=True), time.monotonic()
         for _ in range(2):
-            assert await poller.poll(wire.urls.take) == []
+            assert await poller.poll(peer.urls.take) == []
     assert len(calls) == 2
     return time.monotonic() - start
 

@@ -3,6 +3,7 @@
 import os
 import time
 from collections.abc import Callable
+from datetime import date
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from support.engine.scripted import ScriptedEngine, settings
 from support.processes.background import wait_until
 from support.volume.receipts import read_receipts
 
+from llm_worker_client.receipts import sum_receipts
 from worker.process import exits
 from worker.receipts import Receipts, storage, vllm_version
 from worker.receipts.storage import sweep_receipts
 from worker.record import EngineUse, JobRecord
+from worker.validation import MAX_METADATA_PAIRS
 
 ONE_REQUEST = EngineUse(model="lora", prompt_tokens=12, cached_tokens=4, output_tokens=24)
 
@@ -74,6 +77,33 @@ def test_the_tokens_are_those_of_the_answers_usage(tmp_path: Path) -> None:
     receipt = make_receipts(tmp_path).create(record)
     assert receipt
     assert receipt["tokens"] == {"prompt": 3, "cached": 4, "completion": 4}
+
+
+# Characters of which each takes up to six bytes in JSON, and halves of a surrogate pair.
+HOSTILE_TEXTS = [character * 600 for character in 'a\0\n"\\é\u2028😀\ud83d\udc00']
+
+
+@pytest.mark.parametrize("text", HOSTILE_TEXTS, ids=range(len(HOSTILE_TEXTS)))
+def test_the_largest_receipt_is_a_line_that_the_reader_accepts(
+    tmp_path: Path, text: str, exit_functions: list[Callable[[], None]]
+) -> None:
+    """Otherwise the costs of a request would be missing in the sums."""
+    names = {"GPU_PRICE_PER_SECOND": "0.1", "RUNPOD_ENDPOINT_ID": "a" * 600}
+    made = make_receipts(tmp_path, RUNPOD_POD_ID="b" * 600, **names)
+    labels = {f"{number}{text}"[:64]: text[:512] for number in range(2 * MAX_METADATA_PAIRS)}
+    record = make_record(text, user=text, labels={**labels, "more": text}, batch=text)
+    record.route, record.use.model, record.status = text, text, 499
+    receipt = made.create(record)
+    made.store(record)
+    exits.call_functions()
+    (path,) = tmp_path.glob("worker/receipts/*/*")
+    # The limit of a reader is eight times as high.
+    assert path.stat().st_size < 2**17
+    day = date.fromisoformat(path.parent.name)
+    sums = sum_receipts(tmp_path, [day], ["user", "label"])
+    assert (sums.total.requests, sums.skipped_lines) == (1, 0)
+    assert len(sums.groups) == len(labels)
+    assert read_receipts(tmp_path) == [receipt]
 
 
 def test_a_job_without_a_request_to_an_engine_has_no_receipt(tmp_path: Path) -> None:
@@ -171,6 +201,37 @@ def test_receipts_wait_for_a_volume_that_fails_and_then_go_to_a_new_file(
     assert [record.message.split(":")[0] for record in caplog.records] == [
         "receipts could not be written to the volume, and wait"
     ]
+
+
+def test_the_receipts_that_wait_are_limited_in_bytes_and_the_oldest_are_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(storage, "GROUP_S", 1e9)
+    monkeypatch.setattr(storage, "MAX_PENDING_BYTES", 50_000)
+    missing, root = tmp_path / "missing", tmp_path / "later"
+    made = make_receipts(missing)
+    for number in range(1_000):
+        made.store(make_record(f"job-{number}", user="u" * (number % 500)))
+        if number % 100 == 0:
+            exits.call_functions()
+    assert made._file
+    pending = [*made._file._pending]
+    assert 48_000 < sum(map(len, pending)) == made._file._pending_bytes <= 50_000
+    root.mkdir()
+    root.rename(missing)
+    exits.call_functions()
+    assert (len(made._file._pending), made._file._pending_bytes) == (0, 0)
+    written = [receipt["id"] for receipt in read_receipts(missing)]
+    assert written == [f"job-{number}" for number in range(1_000 - len(pending), 1_000)]
+    messages = [record.message.split(":")[0] for record in caplog.records]
+    assert messages == [
+        "receipts could not be written to the volume, and wait",
+        f"{1_000 - len(pending)} receipts are lost",
+    ]
+    # The next outage has a count of its own.
+    made.store(make_record())
+    exits.call_functions()
+    assert len(caplog.records) == 2
 
 
 def test_only_receipts_that_are_older_than_the_retention_are_removed(tmp_path: Path) -> None:

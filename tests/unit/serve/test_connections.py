@@ -262,6 +262,30 @@ async def test_single_bytes_of_a_head_do_not_make_a_connection_active(
         assert (await silent_client.read_all()).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize(
+    ("target", "path"),
+    [
+        ("/v1/llm/model-files/a/b?expires=1&signature=canary", "/v1/llm/model-files/a/b"),
+        ("/ping?canary", "/ping"),
+        ("//a?b?canary#canary", "//a"),
+        ("/%3Fa?canary", "/%3Fa"),
+        ("/?canary", "/"),
+        ("http://a/b?canary", "http%3A//a/b"),
+        ("/" + "a" * 30_000 + "canary", "/" + "a" * 511),
+        ("/" + "%F0%9F%98%80" * 2_000 + "canary", "/" + "%F0%9F%98%80" * 42 + "%F0%9F%"),
+    ],
+)
+async def test_the_log_has_the_path_of_a_request_without_its_query(
+    engine: ScriptedEngine, caplog: pytest.LogCaptureFixture, target: str, path: str
+) -> None:
+    caplog.set_level("INFO", "uvicorn.access")
+    async with serve_http(engine) as port:
+        response = await port.exchange(http_request(path=target, method="GET", headers=CLOSE))
+    status = response[9:12].decode()
+    lines = [one.getMessage() for one in caplog.records if one.name == "uvicorn.access"]
+    assert [line.partition(" - ")[2] for line in lines] == [f'"GET {path} HTTP/1.1" {status}']
+
+
 async def test_the_kernels_timeout_equals_the_servers(engine: ScriptedEngine) -> None:
     async with serve_http(engine, SERVE_TIMEOUT_S="7") as port:
         await port.connect()
@@ -269,6 +293,47 @@ async def test_the_kernels_timeout_equals_the_servers(engine: ScriptedEngine) ->
         (connection,) = port.server.server_state.connections
         connection_socket = connection.transport.get_extra_info("socket")
         assert connection_socket.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 7_000
+
+
+TWO_LENGTHS = "content-length: 5\r\nTransfer-Encoding: chunked\r\n"
+LENGTHS_REVERSED = "Transfer-Encoding: chunked\r\ncontent-length: 5\r\n"
+
+
+def chunked_request(method: str, path: str, headers: str) -> bytes:
+    return f"{method} {path} HTTP/1.1\r\nhost: a\r\n{headers}\r\n0\r\n\r\n".encode()
+
+
+@pytest.mark.parametrize("headers", [TWO_LENGTHS, LENGTHS_REVERSED])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/ping"),
+        ("GET", "/v1/models"),
+        ("HEAD", "/health"),
+        ("POST", "/ping"),
+        ("POST", CHAT),
+    ],
+)
+@pytest.mark.parametrize("key", [{}, KEY])
+async def test_a_request_with_two_lengths_is_the_last_of_its_connection(
+    engine: ScriptedEngine, method: str, path: str, headers: str, key: dict[str, str]
+) -> None:
+    async with serve_http(engine, **key) as port:
+        request = chunked_request(method, path, headers)
+        # It may also follow others in the same packet.
+        for before in (0, 2):
+            response = await port.exchange(KEEP_ALIVE_PING * before + request + KEEP_ALIVE_PING)
+            assert response.count(b"HTTP/1.1 ") == before + 1
+            assert response.count(b"connection: close") == 1
+
+
+async def test_a_request_with_one_length_is_not_the_last_of_its_connection(
+    engine: ScriptedEngine,
+) -> None:
+    async with serve_http(engine) as port:
+        for headers in ("Transfer-Encoding: chunked\r\n", "content-length: 5\r\n"):
+            request = chunked_request("GET", "/ping", headers)
+            assert (await port.exchange(request + PING)).count(b"HTTP/1.1 200") == 2
 
 
 CHUNKED = http_request(headers="transfer-encoding: chunked\r\n", length=0)

@@ -1,5 +1,6 @@
 """The worker's own settings, and values as operators write them and messages display them."""
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +96,35 @@ def test_a_secret_with_a_wrong_value_is_masked() -> None:
     (mistake,) = caught.value.mistakes
     advice = "pairs name=value, separated by commas"
     assert str(mistake) == f"OTEL_EXPORTER_OTLP_HEADERS = '***': {advice}"
+
+
+@pytest.mark.parametrize(
+    ("address", "redacted"),
+    [
+        ("https://user:canary@h:4318/p", "https://***@h:4318/p"),
+        ("https://canary@h", "https://***@h"),
+        ("https://:canary@h", "https://***@h"),
+        ("https://user:a@can/ary@h", "https://***@h"),
+        ("https://user:a/canary?@h", "https://***@h"),
+    ],
+)
+def test_an_address_with_a_password_is_refused_without_the_password(
+    address: str, redacted: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({**MODEL, "OTEL_EXPORTER_OTLP_ENDPOINT": address})
+    message = str(caught.value.mistakes[0])
+    assert message.startswith(f"OTEL_EXPORTER_OTLP_ENDPOINT = '{redacted}': an address without")
+    assert "set OTEL_EXPORTER_OTLP_HEADERS=authorization=Basic%20<" in message
+    for redact in (redact_json_and_urls, partial(redact_by_setting_name, "MAX_MODEL_LEN")):
+        assert redact(address) == redacted
+
+
+@pytest.mark.parametrize(
+    "text", ["s3://bucket/model@v1", "https://h:1/p", "a@b", "//h/a b@c", "http://h/a?b=c@d"]
+)
+def test_a_value_without_a_password_is_not_redacted(text: str) -> None:
+    assert redact_json_and_urls(text) == text
 
 
 def test_headers_are_read_like_opentelemetrys_and_each_is_a_secret() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.effort import loop_iterations
 
 from trainer import rows as reading
 from trainer.spec import RowsFile
@@ -166,3 +167,73 @@ def test_rows_beyond_the_limit_are_refused(tmp_path: Path, monkeypatch: pytest.M
     assert read_mistakes(tmp_path / "rows.csv", HEADER + b"a,b\n" * 9) == [
         (5, "the file has more than 3 rows")
     ]
+
+
+def test_no_more_lines_are_read_after_as_many_mistakes_as_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "MAX_ROWS", 3)
+    for name, row in (("rows.csv", b"a,b"), ("rows.jsonl", json.dumps(chat(USER, ASSISTANT)))):
+        path, line = tmp_path / name, row if isinstance(row, bytes) else row.encode()
+        for ending in (b"\n" * 3, b"\n" * 2):
+            begin = HEADER if name.endswith("csv") else b""
+            assert read_mistakes(path, begin + line + b"\n" + ending) == []
+        # A line that is read counts, also if it is not listed.
+        for lines in (b"\n" * 9_000, b"5\n" * 9_000, (b"\n" * 2 + line + b"\n") * 3_000):
+            path.write_bytes(begin + line + b"\n" + lines)
+            mistakes = reading.Mistakes("training_file")
+            list(reading.read_rows(RowsFile(path=path), mistakes))
+            assert 3 < mistakes.count < 9
+
+
+# Characters of a row, and the iterations of an empty loop for which it may be read.
+ROW_SIZE, MAX_ITERATIONS = 128_000, 20_000_000
+
+
+def repeat(part: bytes, begin: bytes = b"", end: bytes = b"") -> bytes:
+    return begin + part * (ROW_SIZE // len(part)) + end
+
+
+KEYS = b",".join(b'"%x":0' % number for number in range(ROW_SIZE // 8))
+USERS = b'{"messages":[{"role":"user","content":"'
+CALLS = b'{"messages":[{"role":"user","content":"a"},{"role":"assistant","tool_calls":['
+# Rows for which a careless reader would need more than twice the time if they were twice as long.
+LARGE_ROWS = {
+    "distinct keys, and one twice": b'{%b,"x":0,"x":0}' % KEYS,
+    "distinct keys in an object in an object": b'{"a":[{%b,"x":0,"x":0}]}' % KEYS,
+    "the same key": repeat(b'"x":0,', b"{", b'"x":0}'),
+    "unknown keys": b'{"prompt":"a","response":"b",%b}' % KEYS,
+    "unknown keys of a message": b'{"messages":[{"role":"user","content":"a",%b}]}' % KEYS,
+    "objects with a key twice": repeat(b'{"x":0,"x":0},', b"[", b"0]"),
+    "messages": repeat(b'{"role":"user"},', b'{"messages":[', b"0]}"),
+    "parts": repeat(b'{"type":"text","text":"a"},', b'{"messages":[{"content":[', b"0]}]}"),
+    "tool calls": repeat(b'{"function":{"name":"f"}},', CALLS, b"0]}]}"),
+    "tools": repeat(b'{"function":{"name":"f"}},', USERS + b'a"}],"tools":[', b"0]}"),
+    "white space": repeat(b" ", b'{"prompt":"', b'","response":"b"}'),
+    "escapes": repeat(rb"\u00e9", USERS, b'"}]}'),
+    "half pairs": repeat(rb"\ud83d", USERS, b'"}]}'),
+    "digits": repeat(b"9" * 4_000 + b",", b"[", b"9]"),
+    "lists": repeat(b"[],", b"[", b"0]"),
+    "open lists": repeat(b"["),
+    "NUL": repeat(b"\0"),
+    "latin-1": repeat(b"\xfc"),
+}
+LARGE_RECORDS = {
+    "columns": repeat(b",", b"prompt,response"),
+    "quotation marks": repeat(b'""', HEADER + b'"', b'",b'),
+    "lines in quotation marks": repeat(b"\n", HEADER + b'"', b'",b'),
+    "NUL in quotation marks": repeat(b"\0\n", HEADER + b'"', b'",b'),
+    "an open quote": repeat(b"a\n", HEADER + b'"'),
+    "carriage returns": repeat(b"\r", HEADER),
+}
+
+
+@pytest.mark.parametrize("kind", [*LARGE_ROWS, *LARGE_RECORDS])
+def test_a_large_row_takes_time_in_proportion_to_its_size(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / ("rows.csv" if kind in LARGE_RECORDS else "rows.jsonl")
+    path.write_bytes(LARGE_RECORDS.get(kind) or LARGE_ROWS[kind])
+
+    def read() -> None:
+        list(reading.read_rows(RowsFile(path=path), reading.Mistakes("training_file")))
+
+    assert loop_iterations(read) < MAX_ITERATIONS

@@ -128,6 +128,12 @@ BATCH_DEFAULTS = Patch(
     replacement="worker.engine.cache_plan:gpu_batch_defaults",
     reason="It depends on this machine's platform, and plans are made for other GPUs.",
 )
+LORA_INFO = Patch(
+    owner="vllm.v1.metrics.loggers:PrometheusStatLogger",
+    name="gauge_lora_info",
+    replacement="worker.engine.start.cores:remove_unlimited_metrics",
+    reason="It has a series for each order of the adapters in use, and none is ever removed.",
+)
 
 # This replacement calls ``addFilter`` of vLLM's log handlers, and doesn't replace it.
 LOG = Patch(

@@ -159,6 +159,8 @@ class Client(Protocol):
     # Task that passes the core's outputs and its death to requests. None before the first request.
     output_handler: asyncio.Task[None] | None
     renderer: Renderer
+    # Its ``stat_loggers`` receive the statistics of every step; None if vLLM collects none.
+    logger_manager: Any
     errored: bool
 
     def generate(

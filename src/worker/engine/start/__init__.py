@@ -70,8 +70,9 @@ class BootstrapSettings:
             with contextlib.suppress(SettingsError):
                 settings = Settings.from_env(valid)
         defaults = settings.export_library_variables() if settings else []
+        # Secrets from files are not masked yet because they were not in the environment.
+        masking.add_url_credentials(raw.values.values())
         if settings:
-            # Secrets from files are not masked yet because they were not in the environment.
             masking.add_secrets(settings.secret_values())
         return cls(
             raw, settings, tuple(defaults), (*raw.mistakes, *map(raw.restore_spelling, mistakes))

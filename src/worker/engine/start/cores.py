@@ -15,6 +15,8 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.run.healing.core import Core, CoreFailed, CoreOutput
 from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.locations import LOCATIONS, import_from_vllm
+from worker.engine.seam.patches import LORA_INFO
+from worker.engine.seam.protocols import Client
 from worker.engine.seam.translation import START_ERRORS
 from worker.process.garbage import enable_gc_in_forks
 from worker.process.memory import count_oom_kills
@@ -28,6 +30,13 @@ METRICS_PREFIX = "vllm:"
 # Every worker with as much memory would fail, as with Python's MemoryError. If anything else than
 # the kernel kills a core, this says nothing about other workers.
 OOM_KILLED = "MemoryError: the kernel killed the core because the machine's memory was full"
+
+
+def remove_unlimited_metrics(client: Client) -> None:
+    """Unregister the metrics whose labels are lists of adapters, and let vLLM not record them."""
+    for stat_logger in client.logger_manager.stat_loggers:
+        if getattr(stat_logger, LORA_INFO.name, None) is not None:
+            REGISTRY.unregister(LORA_INFO.replace(stat_logger, None))
 
 
 def move_vllm_metrics() -> CollectorRegistry:
@@ -104,6 +113,7 @@ def _start_core(arguments: EngineArguments, config: Any) -> Core:
             if failure:
                 raise failure from error
             raise
+        remove_unlimited_metrics(client)
         return Core(client, move_vllm_metrics(), heartbeat, output)
 
 

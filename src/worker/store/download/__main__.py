@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from worker import masking
-from worker.settings.environment import HUB_TOKEN, set_variable
+from worker.settings.environment import HUB_TOKEN, process_environ, set_variable
 from worker.store import ModelUnavailable
 from worker.store.download import obtain_artifact
 from worker.store.fetcher import ORDER_ADAPTER, REPLY_ADAPTER, FetchReply
@@ -25,6 +25,8 @@ log = logging.getLogger("worker.store")
 def main() -> None:
     """Read the order, obtain its artifacts, write the reply, and exit."""
     masking.mask_output()
+    # Libraries quote the addresses of the hub and of proxies in their errors.
+    masking.add_url_credentials(process_environ().values())
     logging.basicConfig(format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     logging.getLogger("worker").setLevel(logging.INFO)
     signal.signal(signal.SIGTERM, lambda *_: exit_process())

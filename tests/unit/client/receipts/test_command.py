@@ -35,7 +35,8 @@ def test_json_has_all_sums_with_their_groups_as_keys(run: Run, volume: Path) -> 
         file.write('{"id": "cut')
     status, out, err = run("--directory", volume, "--by", "user", "--by", "day", "--json")
     content = json.loads(out)
-    assert (status, err, content["days"], content["by"]) == (0, "", [str(DAY)], ["user", "day"])
+    assert (status, content["days"], content["by"]) == (0, [str(DAY)], ["user", "day"])
+    assert err.startswith("Incomplete lines at the ends of files: 1. ")
     assert content["groups"][1] == {
         **{"user": "é", "day": "2026-11-27", "requests": 1, "failed": 0, "prompt_tokens": 12},
         **{"cached_tokens": 4, "completion_tokens": 24, "gpu_seconds": 0.1, "cost_usd": None},
@@ -45,6 +46,7 @@ def test_json_has_all_sums_with_their_groups_as_keys(run: Run, volume: Path) -> 
     }
     assert (content["total"]["requests"], content["total"]["gpu_seconds"]) == (4, 0.4)
     assert (content["repeated_requests"], content["skipped_lines"]) == (1, 1)
+    assert content["incomplete_lines"] == 1
     assert content["reconciliation"] is None
 
 
@@ -70,12 +72,35 @@ def test_notes_say_which_receipts_distort_the_sums(run: Run, volume: Path) -> No
     status, out, err = run("--directory", volume, "--by", "label")
     assert (status, out.splitlines()[1].split()[:2]) == (0, ["-", "4"])
     for note in (
-        "Skipped lines, incomplete or damaged: 1.",
+        "Incomplete lines at the ends of files: 1. Their workers were killed while",
         "Retries, which count because they used the GPU: 1.",
         "3 of 4 receipts (75.0 %) have a cost",
         "several labels",
     ):
         assert note in err
+
+
+# Lines between those of receipts; the last one is twice as long as a reader accepts.
+DAMAGED_LINES = ("{}", "[]", '{"id": "cut', "\0" * 100, "\xff", '"' + "x" * 2**21 + '"')
+
+
+@pytest.mark.parametrize("line", DAMAGED_LINES, ids=range(len(DAMAGED_LINES)))
+@pytest.mark.parametrize("form", ["--by", "--json", "--csv"])
+def test_a_damaged_line_is_a_warning_and_a_status_whatever_is_printed(
+    run: Run, volume: Path, line: str, form: str
+) -> None:
+    with write_receipts(volume).open("a", encoding="latin-1") as file:
+        file.write(f"{line}\n{line}\n{json.dumps(make_receipt('job4'))}\n{line[:50]}")
+    status, out, err = run("--directory", volume, *([form, "model"] if form == "--by" else [form]))
+    assert status == 3
+    warning = "WARNING: damaged lines: 2. What their requests have cost is missing in these sums.\n"
+    assert err.startswith(warning)
+    assert "Incomplete lines at the ends of files: 1. " in err
+    # All receipts are in the sums.
+    if form == "--json":
+        assert json.loads(out)["total"]["requests"] == 4
+    else:
+        assert "demo" in out
 
 
 def test_a_table_without_costs_has_no_column_for_them(run: Run, tmp_path: Path) -> None:
