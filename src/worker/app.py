@@ -27,7 +27,7 @@ from worker.routes.resources import Resources, StartWork
 from worker.settings import Settings
 from worker.volume.links import SignedLinks
 
-# Input keys of jobs that may take long to validate.
+# Input keys of jobs whose lists may take long to validate.
 LONG_INPUT_KEYS = PromptListJob.marker_keys | KINDS.keys()
 # Maximum answers at a time that need no engine. Over HTTP, a client may leave them unread.
 MAX_OWN_ANSWERS = 256
@@ -222,7 +222,7 @@ class Worker:
         """
         if isinstance(payload, WorkerError):
             raise payload
-        if isinstance(payload, dict) and payload.keys() & LONG_INPUT_KEYS:
+        if isinstance(payload, dict) and any(map(_has_list, map(payload.get, LONG_INPUT_KEYS))):
             return await asyncio.to_thread(dialects.parse_input, payload, self._budget)
         return dialects.parse_input(payload, self._budget)
 
@@ -341,6 +341,12 @@ class Worker:
                 f"{self._yield_limit:,}: ask for fewer log probabilities or a shorter answer."
             )
         return pieces
+
+
+def _has_list(value: Any) -> bool:
+    """Return whether the value of an input's key is a list, or an object with one."""
+    values = value.values() if isinstance(value, dict) else (value,)
+    return any(isinstance(item, list) for item in values)
 
 
 def _take_chunks(chunker: Chunker[Any]) -> Iterator[list[Any]]:

@@ -17,9 +17,29 @@ INTERVAL_S = 1.0
 SendProgress = Callable[[dict[str, Any], Any], Awaitable[None]]
 
 
+class Progress:
+    """The progress of a job, such as ``{"done": 3, "total": 200}``. Update it in any thread.
+
+    A reader waits for changes, and polls nothing: jobs for long work may wait for hours.
+    """
+
+    def __init__(self, **values: float) -> None:
+        self.values: dict[str, float] = values
+        # Wakes the reader; called after each change, in the thread that makes it.
+        self.wake_reader: Callable[[], object] = lambda: None
+
+    def update(self, **values: float) -> None:
+        # Replaced, since a reader in another thread may be reading the values.
+        changed = {**self.values, **values}
+        if changed != self.values:
+            self.values = changed
+            with contextlib.suppress(RuntimeError):  # the reader's loop is closed
+                self.wake_reader()
+
+
 @contextlib.asynccontextmanager
 async def report_progress(
-    job: dict[str, Any], progress: Callable[[], Any] | None, report: SendProgress | None
+    job: dict[str, Any], progress: Progress | None, report: SendProgress | None
 ) -> AsyncIterator[None]:
     """Report a job's progress while the block runs: immediately, then changes once a second.
 
@@ -39,6 +59,7 @@ async def report_progress(
             raise
         finally:
             finished.set()
+            progress.wake_reader()
             # A failed update does not fail the job.
             await asyncio.wait({reporter})
             if not reporter.cancelled() and (error := reporter.exception()):
@@ -46,13 +67,15 @@ async def report_progress(
 
 
 async def _report_changes(
-    job: dict[str, Any], progress: Callable[[], Any], report: SendProgress, finished: asyncio.Event
+    job: dict[str, Any], progress: Progress, report: SendProgress, finished: asyncio.Event
 ) -> None:
-    reported = None
+    changed, loop = asyncio.Event(), asyncio.get_running_loop()
+    progress.wake_reader = lambda: loop.call_soon_threadsafe(changed.set)
     while not finished.is_set():
-        if (current := progress()) != reported:
-            await report(job, current)
-            reported = current
+        changed.clear()
+        await report(job, progress.values)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(INTERVAL_S):
                 await finished.wait()
+        if not finished.is_set():
+            await changed.wait()

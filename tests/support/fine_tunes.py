@@ -27,6 +27,7 @@ from worker.fine_tunes.training_setup import TrainingSetup
 from worker.long_work.attempt import Attempt
 from worker.long_work.record import REQUEST
 from worker.long_work.runner import RunOutcome, WorkLine
+from worker.progress import Progress
 from worker.volume import check_space
 
 SCRIPTED_TRAINER = Path(__file__).parent / "trainers" / "scripted.py"
@@ -132,13 +133,13 @@ async def run_attempt(
     fine_tune: FineTune,
     training_setup: TrainingSetup,
     seconds: float = 3600,
-    progress: dict[str, float] | None = None,
+    progress: Progress | None = None,
     closed_at: Callable[[], float] = lambda: math.inf,
     line: WorkLine | None = None,
 ) -> RunOutcome:
     """Run an attempt at a fine-tune, as a job does."""
     attempt = Attempt(fine_tune, seconds - WIND_DOWN_S, closed_at)
-    progress = {} if progress is None else progress
+    progress = progress or Progress()
     return await run_fine_tune(
         records_of(fine_tune), fine_tune, training_setup, attempt, line or WorkLine(1), progress
     )

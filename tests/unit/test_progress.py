@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import itertools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from support.processes.background import poll_until
 
 from worker import progress
 from worker.app import Worker
-from worker.progress import report_progress
+from worker.progress import Progress, report_progress
 
 JOB = {"id": "job-1"}
 
@@ -35,7 +35,7 @@ class Listener:
         self.updates: list[Any] = []
         self.finished = 0
         self.cancelled = 0
-        self._tasks = asyncio.all_tasks()
+        self.others = asyncio.all_tasks()
 
     async def report(self, job: dict[str, Any], update: Any) -> None:
         assert job["id"] == "job-1"
@@ -54,12 +54,26 @@ class Listener:
     def is_idle(self) -> bool:
         """Whether all updates have finished and no task is left that could send another one."""
         ended = len(self.updates) == self.finished + self.cancelled
-        return ended and asyncio.all_tasks() <= self._tasks
+        return ended and asyncio.all_tasks() <= self.others
 
 
-def report_changes(listener: Listener) -> contextlib.AbstractAsyncContextManager[None]:
+@contextlib.asynccontextmanager
+async def report_changes(listener: Listener) -> AsyncIterator[None]:
     """Report a progress that changes all the time."""
-    return report_progress(JOB, itertools.count().__next__, listener.report)
+    progress = Progress(done=0)
+
+    async def change() -> None:
+        while True:
+            await asyncio.sleep(0.001)
+            progress.update(done=progress.values["done"] + 1)
+
+    task = asyncio.create_task(change())
+    listener.others.add(task)
+    try:
+        async with report_progress(JOB, progress, listener.report):
+            yield
+    finally:
+        task.cancel()
 
 
 async def run_job(listener: Listener) -> AsyncGenerator[str, None]:
@@ -87,19 +101,14 @@ async def cancel_task(task: asyncio.Task[Any]) -> bool:
 async def test_the_first_update_is_sent_immediately_and_an_unchanged_state_is_not_repeated() -> (
     None
 ):
-    listener = Listener()
-    calls = 0
-    current = {"done": 0}
-
-    def state() -> dict[str, int]:
-        nonlocal calls
-        calls += 1
-        return dict(current)
-
-    async with report_progress(JOB, state, listener.report):
-        await poll_until(lambda: calls == 5)
-        current["done"] = 1
-        await poll_until(lambda: calls == 10)
+    listener, progress = Listener(), Progress(done=0)
+    async with report_progress(JOB, progress, listener.report):
+        await listener.wait_for_updates(1)
+        for done in (0, 0, 1, 1):
+            await asyncio.to_thread(progress.update, done=done)
+        await listener.wait_for_updates(2)
+        await asyncio.to_thread(progress.update, done=1)
+        await asyncio.sleep(0.05)
     assert listener.updates == [{"done": 0}, {"done": 1}]
 
 
@@ -107,10 +116,11 @@ async def test_two_updates_are_at_least_the_interval_apart(monkeypatch: pytest.M
     monkeypatch.setattr(progress, "INTERVAL_S", 0.05)
     times: list[float] = []
 
-    async def report(_: dict[str, Any], __: Any) -> None:
-        times.append(asyncio.get_running_loop().time())
+    class Clock(Listener):
+        async def report(self, job: dict[str, Any], update: Any) -> None:
+            times.append(asyncio.get_running_loop().time())
 
-    async with report_progress(JOB, itertools.count().__next__, report):
+    async with report_changes(Clock()):
         await poll_until(lambda: len(times) == 3)
     assert min(after - before for before, after in itertools.pairwise(times)) > 0.045
 
@@ -134,14 +144,14 @@ async def test_an_update_that_fails_is_logged(caplog: pytest.LogCaptureFixture) 
     async def report(_: dict[str, Any], __: Any) -> None:
         raise TimeoutError("no answer")
 
-    async with report_progress(JOB, lambda: 0, report):
+    async with report_progress(JOB, Progress(), report):
         await asyncio.sleep(0)
     assert "no answer" in caplog.text
 
 
 async def test_without_a_listener_or_a_state_there_are_no_updates() -> None:
     listener = Listener()
-    async with report_progress(JOB, None, listener.report), report_progress(JOB, lambda: 0, None):
+    async with report_progress(JOB, None, listener.report), report_progress(JOB, Progress(), None):
         assert listener.is_idle
 
 

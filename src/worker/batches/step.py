@@ -13,6 +13,7 @@ from worker.batches.store import Batches
 from worker.batches.window import SlotWindow
 from worker.errors import NoSuchObject, OnOtherVolume
 from worker.long_work.attempt import Attempt
+from worker.progress import Progress
 from worker.volume import translate_os_errors
 from worker.volume.lease import Lease
 
@@ -31,7 +32,7 @@ class BatchStep:
         batch: Batch to run.
         answer_request: Answers the request in a line.
         window: Limits the lines that run concurrently.
-        progress: Progress that this step updates; any thread may read it.
+        progress: Progress that this step updates.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class BatchStep:
         batch: Batch,
         answer_request: AnswerRequest,
         window: SlotWindow,
-        progress: dict[str, float],
+        progress: Progress,
     ) -> None:
         self._batches = batches
         self._batch = batch

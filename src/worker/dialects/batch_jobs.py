@@ -15,6 +15,7 @@ from worker.job import BatchJob, InputLimits
 from worker.job.openai import BatchLine
 from worker.long_work import runner
 from worker.long_work.kinds import WorkReference
+from worker.progress import Progress
 from worker.record import UNANSWERED, EngineUse, JobRecord, Usage, engine_use
 from worker.routes.answer import Answer, answer_by_worker
 from worker.routes.long_work import check_batch_route, pass_on
@@ -45,7 +46,7 @@ def make_answer(
         raise NoEngine
     if spec.id is None:
         check_batch_route(spec.endpoint, resources.engines)
-    progress: dict[str, float] = {"done": 0, "total": 0, "failed": 0}
+    progress = Progress(done=0, total=0, failed=0)
     usage = Usage()
 
     async def run_and_describe() -> dict[str, Any]:
@@ -72,7 +73,7 @@ def make_answer(
             else response
         )
 
-    return answer_by_worker(run_and_describe, slot=None, progress=progress.copy, usage=usage)
+    return answer_by_worker(run_and_describe, slot=None, progress=progress, usage=usage)
 
 
 def _find_or_create_batch(

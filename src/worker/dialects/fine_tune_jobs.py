@@ -11,6 +11,7 @@ from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
 from worker.job import FineTuneJob
 from worker.long_work.kinds import WorkReference
+from worker.progress import Progress
 from worker.routes.answer import Answer, answer_by_worker
 from worker.routes.long_work import pass_on
 from worker.routes.resources import Resources
@@ -30,7 +31,7 @@ def make_answer(
         InvalidInput: This worker does not train.
     """
     setup, spec = resources.training_setup, job.fine_tune
-    progress: dict[str, float] = {"step": 0, "epochs": 0}
+    progress = Progress(step=0, epochs=0)
 
     async def run_and_describe() -> dict[str, Any]:
         # Fetching the rows counts towards the job's time limit.
@@ -56,7 +57,7 @@ def make_answer(
             else body
         )
 
-    return answer_by_worker(run_and_describe, slot=None, progress=progress.copy)
+    return answer_by_worker(run_and_describe, slot=None, progress=progress)
 
 
 async def _find_or_create_fine_tune(

@@ -11,6 +11,7 @@ import msgspec
 
 from trainer.spec import EVENTS_FILE
 from worker.fine_tunes.request import FineTuneResult
+from worker.progress import Progress
 from worker.volume import ids, translate_os_errors
 
 EVENT_PREFIX = "ftevent-"
@@ -125,10 +126,10 @@ class ProgressReader:
 
     Args:
         attempt: Directory of the attempt.
-        progress: Progress that this reader updates; any thread may read it.
+        progress: Progress that this reader updates.
     """
 
-    def __init__(self, attempt: Path, progress: dict[str, float]) -> None:
+    def __init__(self, attempt: Path, progress: Progress) -> None:
         self._path = attempt / EVENTS_FILE
         self._progress = progress
         self._position = 0
@@ -144,11 +145,13 @@ class ProgressReader:
                 return
         complete = added[: added.rfind(b"\n") + 1]
         self._position += len(complete)
+        changes: dict[str, float] = {}
         for line in map(_decode, complete.splitlines()):
             if line.step:
-                self._progress["step"] = line.step
+                changes["step"] = line.step
             numbers = ((name, line.metrics.get(name)) for name in PROGRESS_METRICS)
-            self._progress.update((name, value) for name, value in numbers if value is not None)
+            changes |= {name: value for name, value in numbers if value is not None}
+        self._progress.update(**changes)
 
 
 def _event_lines(path: Path) -> Iterator[_EventLine]:

@@ -20,6 +20,7 @@ from worker.fine_tunes.request import FineTuneFailed, FineTuneResult
 from worker.fine_tunes.training_setup import TrainingSetup
 from worker.long_work.attempt import Attempt
 from worker.long_work.runner import RunOutcome, WorkLine, run_steps
+from worker.progress import Progress
 from worker.volume import translate_os_errors, write_file
 from worker.volume.lease import Lease
 
@@ -37,11 +38,11 @@ async def run_fine_tune(
     training_setup: TrainingSetup,
     attempt: Attempt,
     line: WorkLine,
-    progress: dict[str, float],
+    progress: Progress,
 ) -> RunOutcome:
     """Run a fine-tune in a job; see ``long_work.runner.run_steps``."""
     request = await asyncio.to_thread(lambda: fine_tune.request)
-    progress["epochs"] = request.spec.epochs
+    progress.update(epochs=request.spec.epochs)
     step = FineTuneStep(fine_tune, training_setup, progress)
     return await run_steps(fine_tunes, fine_tune, attempt, step, line)
 
@@ -72,14 +73,14 @@ class FineTuneStep:
     Args:
         fine_tune: Fine-tune to run.
         training_setup: Training setup of the worker.
-        progress: Progress that this step updates; any thread may read it.
+        progress: Progress that this step updates.
     """
 
     def __init__(
         self,
         fine_tune: FineTune,
         training_setup: TrainingSetup,
-        progress: dict[str, float],
+        progress: Progress,
     ) -> None:
         self._fine_tune = fine_tune
         self._training_setup = training_setup

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from worker.chunking import ONE_BY_ONE, PIECES_LIMIT_BYTES, ChunkPolicy, Piece
 from worker.job import Job
+from worker.progress import Progress
 from worker.record import Usage
 from worker.settings import Settings
 
@@ -44,7 +45,7 @@ class Answer(Generic[T]):
             yield is an object, to which the receipt is added.
         policy: Policy for chunking, which overrides the job's chunk keys; None if the keys apply.
         slot: The slot that the answer needs; None for long work, and for answers to probes.
-        progress: Function that returns the progress, such as ``{"done": 3, "total": 200}``.
+        progress: Progress that is updated while the pieces are iterated; None to report none.
         usage: The token counts so far, which are updated while the pieces are iterated.
     """
 
@@ -55,7 +56,7 @@ class Answer(Generic[T]):
     render_receipt: Callable[[dict[str, Any] | None], Any] | None = None
     policy: ChunkPolicy | None = None
     slot: Slot | None = Slot.ENGINE
-    progress: Callable[[], dict[str, float]] | None = None
+    progress: Progress | None = None
     usage: Usage = field(default_factory=Usage)
 
     def add_receipt(self, yields: list[Any], receipt: dict[str, Any] | None) -> list[Any]:
@@ -84,7 +85,7 @@ def answer_by_worker(
     make_result: Callable[[], Awaitable[Any]],
     *,
     slot: Slot | None = Slot.WORKER,
-    progress: Callable[[], dict[str, float]] | None = None,
+    progress: Progress | None = None,
     usage: Usage | None = None,
 ) -> Answer[Any]:
     """Return an answer of one yield, the result of ``make_result``."""

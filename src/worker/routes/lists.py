@@ -21,6 +21,7 @@ from worker.job import PromptListJob, RawJob
 from worker.limits.shapes import RAW_SHAPE
 from worker.limits.table import RequestToCheck, check_request
 from worker.limits.work import MAX_LIST_LOGPROBS_PER_STEP, logprobs_per_step
+from worker.progress import Progress
 from worker.record import Usage
 from worker.routes.answer import Answer, json_size
 from worker.routes.generation import MakeFormatter, is_cut_by_default
@@ -79,18 +80,18 @@ def make_answer(
         RequestError: The parameters that all items share exceed a limit.
     """
     check_request(RequestToCheck(job.shared.body_to_check, RAW_SHAPE, settings, SAMPLING_PARAMS))
-    total, done = len(job.items), 0
+    total = len(job.items)
+    progress = Progress(done=0, total=total)
     usage = Usage()
 
     async def answer_item(index: int, slots: ChoiceLimiter) -> Piece[IndexedResult]:
-        nonlocal done
         item = job.items[index]
         async with slots.acquire(_count_slots(item, slots.total)):
             checked_item = _item_or_limit_error(item, job.shared, settings)
             result, size = await _make_result(
                 checked_item, f"{request_id}-{index}", engine, usage, make_formatter
             )
-        done += 1
+        progress.update(done=progress.values["done"] + 1)
         return Piece((index, result), weight=1, size=size)
 
     async def pieces() -> AsyncGenerator[Piece[IndexedResult], None]:
@@ -113,7 +114,7 @@ def make_answer(
         render=_render_item if job.stream else _render_outputs,
         policy=ONE_BY_ONE if job.stream else FULL_CHUNKS,
         usage=usage,
-        progress=(lambda: {"done": done, "total": total}) if reports_progress else None,
+        progress=progress if reports_progress else None,
     )
 
 

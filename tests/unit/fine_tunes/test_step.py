@@ -32,6 +32,7 @@ from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.step import WIND_DOWN_S
 from worker.long_work.kinds import KINDS
 from worker.long_work.runner import RunOutcome, WorkLine
+from worker.progress import Progress
 from worker.volume.lease import Claim, LeaseDirectory
 
 WAITS: Script = [*CHECKED, ["wait"]]
@@ -68,7 +69,7 @@ async def test_the_adapter_of_a_successful_training_is_published_under_its_name(
     tmp_path: Path,
 ) -> None:
     fine_tune = scripted_fine_tune(tmp_path, DONE, suffix="mine")
-    progress: dict[str, float] = {}
+    progress = Progress()
     assert (
         await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path), progress=progress) == "ended"
     )
@@ -83,7 +84,7 @@ async def test_the_adapter_of_a_successful_training_is_published_under_its_name(
     weights = "adapter_model.safetensors"
     published = {path.name: (path / weights).read_text() for path in adapters(tmp_path)}
     assert published == {name: "result", f"{name}.ckpt-5": "epoch 5"}
-    assert progress == {"step": 10, "epochs": 2, "epoch": 1.0, "loss": 0.1}
+    assert progress.values == {"step": 10, "epochs": 2, "epoch": 1.0, "loss": 0.1}
     assert json.loads((fine_tune.directory / SPEC_FILE).read_text())["max_length"] == 8
     assert not running_trainers(fine_tune)
     assert not fine_tune.is_leased()
