@@ -5,6 +5,7 @@ An index makes a page of a list cost the same, however many objects there are.
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -53,7 +54,7 @@ class IndexEntry:
     Args:
         created_at: Creation time in seconds since 1970.
         id: Id of the object.
-        tag: A property by which lists are filtered, without a dot; empty if they aren't.
+        tag: A property by which lists are filtered, without a comma; empty if they aren't.
         expires_at: Expiry time in seconds since 1970; 0 for never.
     """
 
@@ -113,7 +114,8 @@ class TimeIndex:
 
     def _path(self, entry: IndexEntry) -> Path:
         folders = [str(entry.created_at // span) for span in self._spans]
-        name = f"{entry.created_at}.{entry.expires_at}.{entry.tag}.{entry.id}"
+        # The names are in the order of the entries, as long as times have ten digits.
+        name = f"{entry.created_at:010},{entry.id},{entry.tag},{entry.expires_at}"
         return self._directory.joinpath(*folders, name)
 
     def _read_entries(
@@ -128,7 +130,7 @@ class TimeIndex:
 
         names = _names_in(directory)
         if not spans:
-            yield from filter(is_later, sorted(map(_parse_entry, names), reverse=is_reverse))
+            yield from filter(is_later, map(_parse_entry, sorted(names, reverse=is_reverse)))
             return
         for number in sorted(map(int, names), reverse=is_reverse):
             edge = (number if is_reverse else number + 1) * spans[0]
@@ -137,13 +139,15 @@ class TimeIndex:
 
 
 def _parse_entry(name: str) -> IndexEntry:
-    created_at, expires_at, tag, id = name.split(".", 3)
+    created_at, id, tag, expires_at = name.split(",")
     return IndexEntry(int(created_at), id, tag, int(expires_at))
 
 
 def _names_in(directory: Path) -> list[str]:
     try:
-        return [path.name for path in directory.iterdir()]
+        # ``Path.iterdir`` takes ten times as long.
+        with os.scandir(directory) as found:
+            return [entry.name for entry in found]
     except FileNotFoundError:
         return []
 
