@@ -1,9 +1,10 @@
-"""Measures batches: throughput and memory against vLLM's run_batch, kills, and other callers.
+"""Measures batches: throughput and memory against vLLM's run_batch, kills, other callers, many.
 
     python benchmarks/batch.py throughput [--rounds 3] [--lines 2000]
     python benchmarks/batch.py memory [--rounds 3] [--megabytes 200]
     python benchmarks/batch.py kill [--rounds 3] [--lines 2000]
     python benchmarks/batch.py callers [--rounds 3] [--seconds 30]
+    python benchmarks/batch.py many [--rounds 1] [--seconds 30]
 
 Each side is a separate process with the same input and the same engine settings (128 concurrent
 requests, 512 tokens, float32, eager, one process for the engine core), and is warmed up. The sides
@@ -22,6 +23,11 @@ how many must be computed again, and the seconds that the next run needs for the
 callers: two callers who send the next request as soon as they get a response, with 16 tokens per
 chat, with and without a batch in the same engine. It shows the median, the 99th percentile and the
 maximum in milliseconds. Goal: p99 below 2 x.
+
+many: one caller with 4 tokens per request, with and without many batches in the same worker: 180
+batches of 100 lines of 1,500 tokens on a queue endpoint, and 600 batches of one such line over
+HTTP. Goals: on the queue, the median is at most 3 x and the maximum below 2 s; over HTTP, the
+median is at most 2 x, and the worker has at most 10 more threads.
 """
 
 import argparse
@@ -33,7 +39,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import bench
-from batch_parts import sides
+from batch_parts import many, sides
 from batch_parts.sides import SIDES, RunResult
 
 from proof.measure import processes
@@ -129,6 +135,19 @@ class BatchBenchmark:
         print(f"p99 next to a batch: {tails[1] / tails[0]:.2f} x")
         return print_goal("callers", tails[1] < TAIL * tails[0], f"p99 < {TAIL} x")
 
+    async def many(self) -> bool:
+        seconds, is_met = self.args.seconds, True
+        print(f"{seconds:g} s of one caller: without other work, and next to many batches")
+        for _ in range(self.args.rounds):
+            folder = self.make_folder()
+            alone, busy = await many.measure_queue(self.model, folder, 180, 100, seconds)
+            print(f"queue: {alone}; {busy}: {busy.p50 / alone.p50:.1f} x", flush=True)
+            is_met &= busy.p50 <= 3 * alone.p50 and busy.maximum < 2_000
+            alone, busy = await many.measure_server(self.model, self.make_folder(), 600, seconds)
+            print(f"HTTP: {alone}; {busy}: {busy.p50 / alone.p50:.1f} x", flush=True)
+            is_met &= busy.p50 <= 2 * alone.p50 and busy.threads <= alone.threads + 10
+        return print_goal("many", is_met, "p50 <= 3 x and 2 x, maximum < 2 s, threads <= 10 more")
+
 
 def print_row(title: str, values: Sequence[float], digits: int = 1) -> None:
     figures = (statistics.median(values), min(values), max(values))
@@ -150,7 +169,7 @@ async def main(args: argparse.Namespace) -> bool:
 if __name__ == "__main__":
     parser = bench.options(__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("what", choices=("throughput", "memory", "kill", "callers"))
+    parser.add_argument("what", choices=("throughput", "memory", "kill", "callers", "many"))
     parser.add_argument("--lines", type=int, default=None)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=30)
