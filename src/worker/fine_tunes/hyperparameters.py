@@ -45,6 +45,8 @@ UNSUPPORTED = frozenset(
 )
 ALL_LINEAR = "all-linear"
 _BOOLEANS = {"true": True, "false": False}
+# Maximum names of layers, and characters of each: they are stored.
+MAX_MODULES, MAX_MODULE_NAME = 64, 128
 _MODULE_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*")
 
 
@@ -136,15 +138,19 @@ def _parse_target_modules(value: Any, field: str) -> tuple[str, ...] | None:
         # None is the trainer's default: all linear layers of attention and MLP, without the head.
         return None
     names = [value] if isinstance(value, str) else value
-    if isinstance(names, list) and names and all(map(_is_module_name, names)):
+    is_list = isinstance(names, list) and 0 < len(names) <= MAX_MODULES
+    if is_list and all(map(_is_module_name, names)):
         return tuple(dict.fromkeys(names))
     raise _invalid_field_error(
-        field, 'names of layers, for example ["q_proj", "v_proj"], or "all-linear"'
+        field,
+        f'up to {MAX_MODULES} names of layers, for example ["q_proj", "v_proj"], or "all-linear"',
     )
 
 
 def _is_module_name(name: object) -> bool:
-    return isinstance(name, str) and _MODULE_NAME.fullmatch(name) is not None
+    if not isinstance(name, str) or len(name) > MAX_MODULE_NAME:
+        return False
+    return _MODULE_NAME.fullmatch(name) is not None
 
 
 def _learning_rate_from_multiplier(value: Any, field: str) -> float:

@@ -119,7 +119,16 @@ WRONG_IN_CONFIG: dict[str, list[Any]] = {
     "init_lora_weights": ["pissa"],
     "use_dora": [True, "true"],
     "modules_to_save": [["lm_head"]],
-    "target_modules": [[], "all linear", r".*\.q_proj", [1], {"q_proj": 1}, ["../x"]],
+    "target_modules": [
+        [],
+        "all linear",
+        r".*\.q_proj",
+        [1],
+        {"q_proj": 1},
+        ["../x"],
+        ["a" * 129],
+        ["a"] * 65,
+    ],
 }
 
 
