@@ -92,6 +92,8 @@ def scripted_fine_tune(root: Path, *scripts: Script, id: str = ID, **values: Any
     request = StoredFineTune(id=id, training_file=ROWS, spec=Hyperparameters(epochs=2), **values)
     fine_tune.write_file(REQUEST, request)
     (fine_tune.directory / "script.json").write_text(json.dumps(scripts))
+    # Adds it to the indexes.
+    records_of(fine_tune).sweep()
     return fine_tune
 
 

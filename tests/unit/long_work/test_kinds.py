@@ -65,8 +65,6 @@ def test_kinds_are_found_by_their_folders_on_the_volume(tmp_path: Path) -> None:
     scripted_fine_tune(tmp_path)
     (records,) = existing_record_collections(config)
     assert records.folder == KINDS["fine_tune"].folder
-    # Adds the missing entries of the indexes.
-    records.sweep()
     assert input_file_ids_in_use(config) == {ROWS}
 
 

@@ -137,7 +137,7 @@ async def test_large_requests_do_not_make_the_list_of_batches_large(caller: Call
     config = {"model": "demo", "checkpoint_path": "a" * 1_000_000, "b" * 256: 1}
     labels = {f"{number:064}": "é" * 512 for number in range(16)}
     for number in range(30):
-        path = f"out/{'./' * 2_000}{number}"
+        path = f"out/{('a' * 200 + '/') * 15}{number}"
         response = await create_batch(
             caller, model_config=config, labels=labels, output_data_path=path
         )

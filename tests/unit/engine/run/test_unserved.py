@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from support.batches import job_error, run_job
-from support.engine.scripted import CHAT
+from support.engine.scripted import CHAT, settings
 from support.models.lora import make_adapter
 from support.settings import read_settings
 
@@ -15,6 +15,7 @@ from worker.app import Worker
 from worker.engine import Engines
 from worker.engine.start.launch import launch_without_engine
 from worker.errors import InvalidInput
+from worker.long_work.kinds import existing_record_collections
 from worker.volume.adapters import WEIGHTS
 
 
@@ -88,4 +89,7 @@ async def test_only_unfinished_fine_tunes_are_continued(worker: Worker, tmp_path
         folder.mkdir(parents=True)
         record = {"id": folder.name, "created_at": 1, **request}
         (folder / "request.json").write_text(json.dumps(record))
+    for records in existing_record_collections(settings(FILES_PATH=str(tmp_path))):
+        # Adds the records to the indexes.
+        records.sweep()
     assert [str(work) for work in worker.list_unfinished_work()] == ["fine-tune ftjob-" + "a" * 24]
