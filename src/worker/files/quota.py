@@ -21,6 +21,8 @@ RECHECK_S = 1.0
 DISK_CHECK_BYTES = 16 * MEGABYTE
 # Each file and directory counts as a multiple of this many bytes.
 BLOCK_BYTES = 4_096
+# Maximum adapters of fine-tunes, which every list of models contains and examines.
+MAX_ADAPTERS = 1_000
 # Bytes of a file in addition to its content: its directory, the metadata, its entry in the index,
 # and the rest of its last block.
 FILE_OVERHEAD = 4 * BLOCK_BYTES
@@ -49,6 +51,7 @@ class Quota:
         self._lock = threading.Lock()
         self._total = 0
         self._files = 0
+        self._trained_adapters = 0
         self._unchecked = 0
         self._recheck_at = self._valid_until = -1.0
 
@@ -95,6 +98,20 @@ class Quota:
             if self._files >= self.max_files:
                 raise too_many_error(self.max_files, "files")
 
+    def check_adapter_count(self) -> None:
+        """Check that another fine-tune may publish its adapters.
+
+        Raises:
+            VolumeError: There are too many.
+        """
+        with self._lock:
+            self._measure_if_necessary(is_full=self._trained_adapters >= MAX_ADAPTERS)
+            if self._trained_adapters >= MAX_ADAPTERS:
+                raise VolumeError(
+                    f"the volume has {MAX_ADAPTERS:,} adapters of fine-tunes, the maximum: delete "
+                    "some of them (DELETE /v1/models/NAME)"
+                )
+
     def release(self, count: int, *, files: int = 0) -> None:
         """Count bytes and files that were removed, or were not written after all."""
         with self._lock:
@@ -106,16 +123,14 @@ class Quota:
         if started_at <= self._valid_until and not (is_full and started_at > self._recheck_at):
             return
         with translate_os_errors():
-            self._total = sum(map(_directory_size, (*self._directories, *self._trained_adapters())))
+            adapters = [path for path in _visible_paths(self._adapters) if _is_trained(path)]
+            self._total = sum(map(_directory_size, (*self._directories, *adapters)))
             self._files = len(_visible_paths(self._directories[0] / "files"))
+            self._trained_adapters = len(adapters)
         ended_at = time.monotonic()
         pause = VALID_FACTOR * (ended_at - started_at)
         self._recheck_at = ended_at + max(RECHECK_S, pause)
         self._valid_until = ended_at + max(VALID_S, pause)
-
-    def _trained_adapters(self) -> list[Path]:
-        paths = _visible_paths(self._adapters)
-        return [path for path in paths if (path / ORIGIN_FILE).exists()]
 
 
 def too_many_error(maximum: int, noun: str) -> VolumeError:
@@ -124,6 +139,10 @@ def too_many_error(maximum: int, noun: str) -> VolumeError:
         f"the volume has {maximum:,} {noun}, the maximum (FILES_MAX_COUNT): delete some of them, "
         "or wait until some expire"
     )
+
+
+def _is_trained(adapter: Path) -> bool:
+    return (adapter / ORIGIN_FILE).exists()
 
 
 def _visible_paths(directory: Path) -> list[Path]:

@@ -88,6 +88,8 @@ class FineTuneCreator:
         values, field = request.raw_hyperparameters, request.hyperparameters_field
         spec = parse_hyperparameters(values, field, max_rank=rank, seed=request.seed)
         self.fine_tunes.check_room_for(id)
+        if not self.fine_tunes.exists(id):
+            self.fine_tunes.files.quota.check_adapter_count()
         training, validation = self._store_rows(request, id)
         return self.fine_tunes.create(
             StoredFineTune(

@@ -91,6 +91,20 @@ def test_adapters_of_the_operator_do_not_count_towards_the_total(
     assert receive(limited_files)
 
 
+def test_too_many_adapters_of_fine_tunes_are_noticed(
+    volume: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.files.quota.MAX_ADAPTERS", 2)
+    config = settings(FILES_PATH=str(volume), BASE_PATH=str(volume))
+    for name in ("own", "a", "b"):
+        Files.from_settings(config).quota.check_adapter_count()
+        (volume / "adapters" / name).mkdir(parents=True)
+        if name != "own":
+            (volume / "adapters" / name / ORIGIN_FILE).touch()
+    with pytest.raises(VolumeError, match=r"2 adapters .*DELETE /v1/models"):
+        Files.from_settings(config).quota.check_adapter_count()
+
+
 def test_small_files_count_as_whole_blocks(limited_files: Files) -> None:
     for _ in range(40):
         receive(limited_files, 1)
