@@ -3,10 +3,8 @@
 import base64
 import binascii
 import hmac
-import ipaddress
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -14,6 +12,8 @@ from pathlib import Path
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+
+from llm_worker_console.web_pages import PageRefusal, find_page_refusal
 
 # Key of a request under which the fault that it triggered is stored for the request log.
 FAULT_KEY = web.RequestKey("fault", str)
@@ -29,11 +29,10 @@ _TIMEOUT_PAGE = (
 # Seconds that requests get to finish at shutdown. It is short because only long polls are left, and
 # these may be cancelled.
 _SHUTDOWN_TIMEOUT_S = 0.05
-# The name or address in a Host header, which may have a port after it.
-_HOST_HEADER = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
-# Suffixes of names that don't exist in the public DNS, such as host.docker.internal. Without
-# ".local": anyone in a network may claim such a name (mDNS).
-_LOCAL_SUFFIXES = (".localhost", ".internal")
+_PAGE_REFUSALS = {
+    PageRefusal.FOREIGN_HOST: "the Host header does not name this machine",
+    PageRefusal.FOREIGN_PAGE: "web pages may not call this",
+}
 
 
 class GatewayTimeout(Exception):
@@ -97,33 +96,11 @@ async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web
 
 @web.middleware
 async def _refuse_web_pages(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse requests from web pages of other sites, and requests with a public name as Host.
-
-    A browser says in Sec-Fetch-Site whether a page of another site sends the request, and names
-    that site in the Origin of a POST. A site can also point its own name at this machine's
-    address (DNS rebinding). Its requests are then same-origin, so the Host, which browsers always
-    send, is checked, too.
-    """
-    host, origin = request.headers.get("Host"), request.headers.get("Origin")
-    if host is not None and not _is_safe_host(host):
-        raise web.HTTPForbidden(text="the Host header does not name this machine")
-    is_foreign = origin is not None and origin.partition("://")[2] != host
-    if is_foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-        raise web.HTTPForbidden(text="web pages may not call this")
+    """Refuse web pages of other sites, and names of this machine that may belong to such a site."""
+    get = request.headers.get
+    if refusal := find_page_refusal(get("Host"), get("Origin"), get("Sec-Fetch-Site")):
+        raise web.HTTPForbidden(text=_PAGE_REFUSALS[refusal])
     return await handler(request)
-
-
-def _is_safe_host(host: str) -> bool:
-    if not (match := _HOST_HEADER.fullmatch(host)):
-        return False
-    name = (match[1] or match[2]).lower()
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return "." not in name or name.endswith(_LOCAL_SUFFIXES)
-    # 0.0.0.0 and IPv4-mapped addresses are refused: they lead to this machine, too, but browsers
-    # send no Sec-Fetch-Site for them.
-    return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))
 
 
 def _make_log_middleware(log: logging.Logger) -> Middleware:

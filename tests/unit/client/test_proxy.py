@@ -106,7 +106,7 @@ async def test_a_proxy_cancels_running_jobs_when_it_exits(emulator: Emulator) ->
 # Access:
 
 
-@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
+@pytest.mark.parametrize(("headers", "is_answered"), web_pages.WIRED)
 async def test_programs_get_responses_and_web_pages_start_no_jobs(
     proxy_client: httpx2.AsyncClient, emulator: Emulator, headers: dict[str, str], is_answered: bool
 ) -> None:
@@ -129,7 +129,7 @@ async def test_the_console_needs_no_key_and_starts_no_job(
     assert len(emulator.queue.jobs) == 0
 
 
-@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
+@pytest.mark.parametrize(("headers", "is_answered"), web_pages.WIRED)
 async def test_the_console_is_refused_to_web_pages(
     proxy_client: httpx2.AsyncClient, headers: dict[str, str], is_answered: bool
 ) -> None:

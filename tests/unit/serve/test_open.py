@@ -10,7 +10,7 @@ from support.engine.connections import serve_http
 from support.engine.scripted import CHAT, ScriptedEngine, settings
 from support.processes.background import HUNG_S
 from support.serve_client import HELLO, KEY, ServeClient, client_of, error_of
-from support.tables.web_pages import HERE, REQUESTS, request_status
+from support.tables.web_pages import HERE, WIRED, request_status
 
 from worker.errors import StartFailed
 from worker.serve.http_server import HealthPortFilter, add_cors, make_refusing_server, make_server
@@ -133,7 +133,7 @@ async def test_only_the_flag_turns_the_console_on(engine: ScriptedEngine) -> Non
         assert await request_status(port.url, {"Host": HERE}, "/") == 404
 
 
-@pytest.mark.parametrize(("headers", "is_answered"), REQUESTS)
+@pytest.mark.parametrize(("headers", "is_answered"), WIRED)
 async def test_the_console_is_refused_to_web_pages(
     engine: ScriptedEngine, headers: dict[str, str], is_answered: bool
 ) -> None:
@@ -188,10 +188,9 @@ async def test_programs_are_answered_and_pages_are_refused(
     engine: ScriptedEngine, path: str
 ) -> None:
     async with serve_http(engine) as port:
-        statuses = [
-            (headers, await request_status(port.url, headers, path)) for headers, _ in REQUESTS
-        ]
-    assert statuses == [(headers, 200 if answered else 403) for headers, answered in REQUESTS]
+        for headers, is_answered in WIRED:
+            status = await request_status(port.url, headers, path)
+            assert (headers, status) == (headers, 200 if is_answered else 403)
 
 
 def list_files(root: Path) -> list[Path]:

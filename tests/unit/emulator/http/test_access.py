@@ -84,7 +84,7 @@ async def test_callers_need_the_key_only_if_the_endpoint_has_one(
 @pytest.mark.parametrize(
     ("headers", "is_answered"),
     [({"Host": host, "Origin": f"http://{host}"}, True) for host in ("localhost:8000", "[::1]:80")]
-    + [(headers, False) for headers, is_answered in web_pages.REQUESTS if not is_answered],
+    + [(headers, False) for headers, is_answered in web_pages.WIRED if not is_answered],
 )
 async def test_only_the_emulators_own_page_may_cause_faults(
     peer: Peer, method: str, path: str, headers: dict[str, str], is_answered: bool
@@ -95,7 +95,7 @@ async def test_only_the_emulators_own_page_may_cause_faults(
     assert (status == 403) is not is_answered
 
 
-@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
+@pytest.mark.parametrize(("headers", "is_answered"), web_pages.WIRED)
 async def test_programs_are_answered_and_web_pages_are_refused(
     headers: dict[str, str], is_answered: bool
 ) -> None:
@@ -121,7 +121,7 @@ async def test_the_console_needs_no_key(
     assert read_values(page) == {"server": "emulator", "endpoint": "/v2/mine", "key": value}
 
 
-@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
+@pytest.mark.parametrize(("headers", "is_answered"), web_pages.WIRED)
 async def test_the_console_is_refused_to_web_pages(
     headers: dict[str, str], is_answered: bool
 ) -> None:
