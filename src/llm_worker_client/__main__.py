@@ -65,14 +65,16 @@ def _parse_port(text: str) -> int:
 def run_proxy(arguments: Namespace) -> int:
     """Serve an endpoint on this machine until interrupted; return the exit status."""
     key = account.proxy_key()
-    if key is None and arguments.host not in LOOPBACK:
+    serves_network = arguments.host not in LOOPBACK
+    if key is None and serves_network:
         message = f"without it only this machine is served ({LOOPBACK[0]})."
         return _print_error(f"Set {account.PROXY_KEY_VARIABLE}: {message}")
     try:
         endpoint = AsyncEndpoint(arguments.endpoint, base_url=arguments.base_url)
     except NoApiKey as error:
         return _print_error(str(error))
-    uvicorn.run(Proxy(endpoint, key), host=arguments.host, port=arguments.port, **UVICORN_OPTIONS)
+    proxy = Proxy(endpoint, key, serves_network=serves_network)
+    uvicorn.run(proxy, host=arguments.host, port=arguments.port, **UVICORN_OPTIONS)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Access control of the proxy: callers need its key; without a key, they must be local programs."""
+"""Access control of the proxy: its key, and the refusal of web pages of other sites."""
 
 import base64
 import binascii
@@ -10,24 +10,34 @@ from llm_worker_client.mapping import Refusal
 from llm_worker_console.web_pages import PageRefusal, find_page_refusal
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_REMEDY = (
+    f"To serve other names and pages, set PROXY_API_KEY and another --host than {LOOPBACK[0]}."
+)
 _PAGE_REFUSALS = {
-    PageRefusal.FOREIGN_HOST: "The Host header does not name this machine.",
-    PageRefusal.FOREIGN_PAGE: "Web pages may not call this proxy.",
+    PageRefusal.FOREIGN_HOST: f"The Host header does not name this machine. {_REMEDY}",
+    PageRefusal.FOREIGN_PAGE: f"Web pages may not call this proxy. {_REMEDY}",
 }
 
 
-def check_caller(headers: Headers, key: str | None) -> None:
-    """Check that the caller sends ``key``; if ``key`` is None, refuse web pages instead.
+def check_key(headers: Headers, key: str) -> None:
+    """Check that a request has the proxy's key.
 
     Raises:
-        Refusal: If the key is wrong or the request comes from a web page.
+        Refusal: If the key is missing or wrong.
     """
-    if key is None:
-        sent = (headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site"))
-        if refusal := find_page_refusal(*sent):
-            raise Refusal(403, _PAGE_REFUSALS[refusal])
-    elif not any(secrets.compare_digest(each, key.encode()) for each in _keys_in_headers(headers)):
+    if not any(secrets.compare_digest(each, key.encode()) for each in _keys_in_headers(headers)):
         raise Refusal(401, "The API key of this proxy is missing or wrong.")
+
+
+def refuse_web_pages(headers: Headers) -> None:
+    """Refuse a request that a web page of another site may have sent.
+
+    Raises:
+        Refusal: If such a page may have sent it.
+    """
+    sent = (headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site"))
+    if refusal := find_page_refusal(*sent):
+        raise Refusal(403, _PAGE_REFUSALS[refusal])
 
 
 def _keys_in_headers(headers: Headers) -> list[bytes]:

@@ -32,11 +32,20 @@ class Proxy:
     Args:
         endpoint: The endpoint, with the account's API key.
         caller_key: Key that callers must send; None if any program on this machine may call.
+        serves_network: Whether other machines call, by names that the proxy can't know. Otherwise
+            it refuses web pages of other sites.
     """
 
-    def __init__(self, endpoint: AsyncEndpoint, caller_key: str | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: AsyncEndpoint,
+        caller_key: str | None = None,
+        *,
+        serves_network: bool = False,
+    ) -> None:
         self._endpoint = endpoint
         self._caller_key = caller_key
+        self._serves_network = serves_network
         page = make_page(
             "proxy", needs_key=caller_key is not None, endpoint_path=f"/v2/{endpoint.id}"
         )
@@ -51,8 +60,10 @@ class Proxy:
         # The console's page needs no key, but the requests that it sends do.
         is_console = (incoming.method, request_head.target) == ("GET", "/")
         try:
-            if not is_console or self._caller_key is None:
-                callers.check_caller(incoming.headers, self._caller_key)
+            if not self._serves_network:
+                callers.refuse_web_pages(incoming.headers)
+            if self._caller_key is not None and not is_console:
+                callers.check_key(incoming.headers, self._caller_key)
             request = await self._read_body(request_head, incoming.stream())
         except ClientDisconnect:
             return

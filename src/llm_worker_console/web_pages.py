@@ -39,9 +39,10 @@ def find_page_refusal(
         host: The header Host; None if the request has none.
         origin: The header Origin.
         sec_fetch_site: The header Sec-Fetch-Site.
-        allowed_origins: The origins of other sites whose pages may call.
+        allowed_origins: The origins of other sites whose pages may call. Their names are safe in
+            Host, too, where a reverse proxy on this machine passes them on.
     """
-    if host is not None and not _is_safe_host(host):
+    if host is not None and not _is_safe_name(_read_name(host), allowed_origins):
         return PageRefusal.FOREIGN_HOST
     if origin in allowed_origins:
         return None
@@ -51,14 +52,21 @@ def find_page_refusal(
     return None
 
 
-def _is_safe_host(host: str) -> bool:
-    if not (match := _HOST.fullmatch(host)):
+def _read_name(host: str) -> str:
+    """Return the name or the address in a Host header; empty if there is no valid one."""
+    match = _HOST.fullmatch(host)
+    return (match[1] or match[2]).lower() if match else ""
+
+
+def _is_safe_name(name: str, allowed_origins: Sequence[str]) -> bool:
+    if not name:
         return False
-    name = (match[1] or match[2]).lower()
     try:
         address = ipaddress.ip_address(name)
     except ValueError:
-        return "." not in name or name.endswith(_LOCAL_SUFFIXES)
+        if "." not in name or name.endswith(_LOCAL_SUFFIXES):
+            return True
+        return name in [_read_name(origin.partition("://")[2]) for origin in allowed_origins]
     # A site can't have an IP address as its own name, so IP addresses are safe. Except
     # 0.0.0.0: it reaches this machine, too, but browsers send no Sec-Fetch-Site to it.
     return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))

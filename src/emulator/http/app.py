@@ -30,7 +30,7 @@ _TIMEOUT_PAGE = (
 # these may be cancelled.
 _SHUTDOWN_TIMEOUT_S = 0.05
 _PAGE_REFUSALS = {
-    PageRefusal.FOREIGN_HOST: "the Host header does not name this machine",
+    PageRefusal.FOREIGN_HOST: "the Host header does not name this machine: call 127.0.0.1",
     PageRefusal.FOREIGN_PAGE: "web pages may not call this",
 }
 

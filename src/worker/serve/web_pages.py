@@ -12,8 +12,9 @@ from worker.serve.service import error_response
 
 _MESSAGES = {
     PageRefusal.FOREIGN_HOST: (
-        "The Host header does not name this machine. Without a key the worker serves "
-        "127.0.0.1 and localhost only: set SERVE_API_KEY to serve other names."
+        "The Host header does not name this machine. On a loopback address the worker serves IP "
+        "addresses and local names: add https://<name> to ALLOWED_ORIGINS to serve another name, "
+        "or set SERVE_API_KEY and another --host."
     ),
     PageRefusal.FOREIGN_PAGE: (
         "Web pages may not call this worker: ALLOWED_ORIGINS lists the origins of those that may."
