@@ -25,6 +25,7 @@ from llm_worker_client.mapping import (
 )
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES, aparse_form
 from llm_worker_client.steps import PlatformUnreachable
+from llm_worker_client.wire import LargeReplies
 from llm_worker_console import make_page
 
 # Maximum bytes of a body. A form may be larger if a volume is configured for its file.
@@ -36,7 +37,9 @@ SMALL_BODY_BYTES = 65_536
 # Seconds in which a caller has to send each further WINDOW_BYTES of a body.
 BODY_WINDOW_S = 30.0
 WINDOW_BYTES = 300_000
-# Seconds between two checks whether a connection is idle; the second one closes it.
+# Bytes of a response that are sent at a time.
+SEND_BYTES = 65_536
+# Seconds between two checks whether a client does something; the second one closes the connection.
 IDLE_CHECK_S = 20.0
 
 
@@ -65,6 +68,7 @@ class Proxy:
         )
         self._console = Response(page.body, headers=page.headers)
         self._bodies = BodyTotal()
+        endpoint.large_replies = LargeReplies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -116,7 +120,8 @@ class Proxy:
 
     async def _answer_request(self, request: Request, send: Send) -> None:
         answer = await self._endpoint.answer_request(request)
-        response = StreamingResponse(answer.body_parts(), answer.head.status, answer.head.headers)
+        parts = _split_parts(answer.body_parts())
+        response = StreamingResponse(parts, answer.head.status, answer.head.headers)
         try:
             # Calling the response as an ASGI app would also wait for the caller to disconnect.
             await response.stream_response(send)
@@ -197,6 +202,13 @@ class ReceivedBody:
             raise Refusal(503, message, None, 1.0)
 
 
+async def _split_parts(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield small parts: the server waits after each until its client has read the last ones."""
+    async for part in parts:
+        for start in range(0, len(part), SEND_BYTES):
+            yield part[start : start + SEND_BYTES]
+
+
 def _read_target(scope: Scope) -> str:
     path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
     return f"{path}?{query}" if query else path
@@ -211,11 +223,13 @@ async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> N
 class ProxyConnection(H11Protocol):
     """A connection that is closed if its client is idle; uvicorn would wait forever.
 
-    It is closed at the second consecutive check that finds no running and no new request, even if
-    the client has not read the end of the last response.
+    It is closed at the second consecutive check that finds the client due to send the same request,
+    or to read the same part of a response.
     """
 
     _check_timer: asyncio.TimerHandle | None = None
+    # Number of times that unread bytes have filled the buffer.
+    _pause_count = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn narrows the type, too
         super().connection_made(transport)
@@ -226,23 +240,31 @@ class ProxyConnection(H11Protocol):
         if self._check_timer is not None:
             self._check_timer.cancel()
 
-    def _close_if_idle(self, was_waiting: bool, last_cycle: object) -> None:
-        if was_waiting and self._is_idle() and self.cycle is last_cycle:
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._pause_count += 1
+
+    def _close_if_idle(self, last_due: object) -> None:
+        if last_due is not None and last_due == self._due():
             self.transport.abort()
         else:
             self._schedule_idle_check()
 
     def _schedule_idle_check(self) -> None:
-        arguments = (self._is_idle(), self.cycle)
-        self._check_timer = self.loop.call_later(IDLE_CHECK_S, self._close_if_idle, *arguments)
+        self._check_timer = self.loop.call_later(IDLE_CHECK_S, self._close_if_idle, self._due())
 
-    def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+    def _due(self) -> tuple[object, ...] | None:
+        """Return an identification of the client's next action; None if the proxy is to act."""
+        if self.cycle is None or self.cycle.response_complete:
+            return ("request", self.cycle)
+        return ("read", self._pause_count) if self.flow.write_paused else None
 
 
 # Options for uvicorn.
 UVICORN_OPTIONS: dict[str, Any] = {
     "http": ProxyConnection,
+    # uvloop would read megabytes ahead, from each connection that waits for its turn.
+    "loop": "asyncio",
     # Maximum bytes of a request line and its headers together.
     "h11_max_incomplete_event_size": 32_768,
     # Maximum connections; with those to the platform, they stay below the limit of open files.

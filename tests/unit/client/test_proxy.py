@@ -5,7 +5,6 @@ import base64
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import httpx2
@@ -207,18 +206,6 @@ async def test_a_connection_without_a_complete_request_is_closed(
         dripping.cancel()
         writer.close()
     assert emulator.queue.jobs == {}
-
-
-@pytest.fixture
-def idle_checks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """Collect the idle checks of connections instead of scheduling them; the last one is due."""
-    checks = list[Callable[[], None]]()
-
-    def schedule_check(self: proxy.ProxyConnection) -> None:
-        checks.append(partial(self._close_if_idle, self._is_idle(), self.cycle))
-
-    monkeypatch.setattr(proxy.ProxyConnection, "_schedule_idle_check", schedule_check)
-    return checks
 
 
 async def test_a_request_that_outlasts_idle_checks_is_answered(
