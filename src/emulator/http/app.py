@@ -1,5 +1,6 @@
-"""Request log, errors, API key and protection from web pages, for all routes."""
+"""Request log, errors, API key, protection from web pages and slow bodies, for all routes."""
 
+import asyncio
 import base64
 import binascii
 import hmac
@@ -26,6 +27,9 @@ _TIMEOUT_PAGE = (
     "<!DOCTYPE html><html><head><title>524</title></head>"
     "<body>The endpoint did not respond in time.</body></html>\n"
 )
+# Seconds in which a caller has to send each further WINDOW_BYTES of a body.
+BODY_WINDOW_S = 30.0
+WINDOW_BYTES = 300_000
 # Seconds that requests get to finish at shutdown. It is short because only long polls are left, and
 # these may be cancelled.
 _SHUTDOWN_TIMEOUT_S = 0.05
@@ -39,6 +43,10 @@ class GatewayTimeout(Exception):
     """A response has not begun within the gateway's timeout; its job continues."""
 
 
+class SlowBody(TimeoutError):
+    """A body arrives too slowly. aiohttp treats a TimeoutError like a caller that hangs up."""
+
+
 def make_middlewares(exit_stack: AsyncExitStack, request_log: Path | None) -> list[Middleware]:
     """Return the middlewares of an app, with the request log first if there is a file for it.
 
@@ -49,7 +57,7 @@ def make_middlewares(exit_stack: AsyncExitStack, request_log: Path | None) -> li
     Raises:
         OSError: The log can't be written.
     """
-    common: list[Middleware] = [_convert_errors_to_json, _refuse_web_pages]
+    common: list[Middleware] = [_convert_errors_to_json, _refuse_web_pages, _limit_body_time]
     if request_log is None:
         return common
     return [_make_log_middleware(exit_stack.enter_context(_open_request_log(request_log))), *common]
@@ -89,6 +97,9 @@ async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web
         return web.Response(
             status=_NO_RESPONSE_IN_TIME, text=_TIMEOUT_PAGE, content_type="text/html"
         )
+    except SlowBody:
+        text = f"the body came slower than {WINDOW_BYTES:,} bytes in {BODY_WINDOW_S:g} s"
+        return web.json_response({"error": f"{request.method} {request.path}: {text}"}, status=408)
     except ConnectionError:
         # The peer hung up, which is not an error of the emulator. The response is never sent.
         return web.Response()
@@ -101,6 +112,29 @@ async def _refuse_web_pages(request: web.Request, handler: Handler) -> web.Strea
     if refusal := find_page_refusal(get("Host"), get("Origin"), get("Sec-Fetch-Site")):
         raise web.HTTPForbidden(text=_PAGE_REFUSALS[refusal])
     return await handler(request)
+
+
+@web.middleware
+async def _limit_body_time(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let the handler's reads of a body raise ``SlowBody`` if the body arrives too slowly."""
+    body, loop = request.content, asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def check(last_size: int) -> None:
+        nonlocal timer
+        if body.is_eof():
+            return
+        if body.total_bytes < last_size + WINDOW_BYTES:
+            body.set_exception(SlowBody())
+        else:
+            timer = loop.call_later(BODY_WINDOW_S, check, body.total_bytes)
+
+    timer = loop.call_later(BODY_WINDOW_S, check, 0)
+    try:
+        return await handler(request)
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def _make_log_middleware(log: logging.Logger) -> Middleware:
