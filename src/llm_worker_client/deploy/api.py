@@ -133,7 +133,7 @@ class Api:
         """Return an endpoint's workers, and their numbers by state as ``summary``."""
         response = self._send("GET", self.endpoints_url(endpoint_id, "workers"))
         defaults = {"status": "", "isStale": False}
-        workers = [defaults | worker for worker in _read_list(response, "workers")]
+        workers = [defaults | worker for worker in _read_list(response, "workers", ("id",))]
         counts, summary = {"total": len(workers), "unhealthy": 0}, response.get("summary")
         counts |= summary if isinstance(summary, dict) else {}
         return {"summary": counts, "workers": workers}
@@ -282,11 +282,11 @@ def _find_by_name(name: str, endpoints: list[Json]) -> Json | None:
     return matches[0] if matches else None
 
 
-def _read_list(response: Json, key: str) -> list[Json]:
-    """Return a list of objects in a response, each with an ``id`` and a ``name``, or empty ones."""
+def _read_list(response: Json, key: str, names: tuple[str, ...] = ("id", "name")) -> list[Json]:
+    """Return a list of objects in a response, each with these values, which may be empty."""
     items = _check_key(response, key)[key]
     objects = [item if isinstance(item, dict) else {} for item in items]
-    return [one | {name: str(one.get(name) or "") for name in ("id", "name")} for one in objects]
+    return [one | {name: str(one.get(name) or "") for name in names} for one in objects]
 
 
 def _check_key(response: Json, key: str) -> Json:
