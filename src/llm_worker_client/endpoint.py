@@ -168,6 +168,8 @@ class AsyncAnswer:
     async def body_parts(self) -> AsyncIterator[bytes]:
         while isinstance(part := await self._endpoint.run_steps(self._steps, self._replies), bytes):
             yield part
+            # While the next part is fetched, this one is not in memory.
+            del part
 
     def abandon(self) -> None:
         """Cancel the job in the background if it is still running."""
@@ -226,6 +228,8 @@ class AsyncEndpoint:
                         step = steps.throw(error)
                     else:
                         step = steps.send(result)
+                        # While the next reply is read, this one is not in memory.
+                        del result
                 elif isinstance(step, Pause):
                     await asyncio.sleep(step.seconds)
                     step = steps.send(None)

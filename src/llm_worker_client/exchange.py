@@ -213,16 +213,21 @@ class Exchange:
         """Pass the parts of a file's content from ``begin`` on; None: to its end."""
         while end is None or begin < end:
             size = CONTENT_PART_BYTES if end is None else min(CONTENT_PART_BYTES, end - begin)
-            part = yield from self._fetch_part(job_request.for_content_part(begin, size))
-            yield from on_part(part)
-            if len(part) != size:
+            part_request = job_request.for_content_part(begin, size)
+            if (yield from self._fetch_part(part_request, on_part)) != size:
                 # A short part is the last one.
                 return
             begin += size
 
-    def _fetch_part(self, job_request: JobRequest) -> Steps[bytes]:
+    def _fetch_part(
+        self, job_request: JobRequest, on_part: Callable[[bytes], Steps[None]]
+    ) -> Steps[int]:
+        """Pass one part on and return its size; only this call has the part in memory."""
         outputs = yield from self._run_job(job_request)
-        return b"".join(map(responses.decode_file_content, outputs))
+        part = b"".join(map(responses.decode_file_content, outputs))
+        del outputs
+        yield from on_part(part)
+        return len(part)
 
     def _fetch_content_size(self, job_request: JobRequest) -> Steps[int]:
         outputs = yield from self._run_job(job_request.for_file_details())

@@ -207,6 +207,8 @@ async def _split_parts(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     async for part in parts:
         for start in range(0, len(part), SEND_BYTES):
             yield part[start : start + SEND_BYTES]
+        # While the next part is fetched, this one is not in memory.
+        del part
 
 
 def _read_target(scope: Scope) -> str:

@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from llm_worker_client.steps import (
     FileNotStored,
     Pause,
     PlatformReply,
+    PlatformRequest,
     PlatformUnreachable,
     ReadTimedOut,
     ResponseHead,
@@ -86,6 +88,19 @@ def test_large_content_is_sent_as_json_in_parts(content: bytes, text: str) -> No
     found = run_exchange(content_request(**BASIC), content_reply(*halves))
     assert json.loads(found.body) == {"id": "f", "content": text}
     assert max(map(len, found.parts)) < 400_000
+
+
+@pytest.mark.parametrize("headers", [{}, BASIC])
+def test_a_part_is_not_in_memory_while_the_next_one_is_fetched(headers: dict[str, str]) -> None:
+    steps = content_request(**headers).steps()
+    next(steps)
+    tracemalloc.start()
+    step = steps.send(content_reply(b"x" * CONTENT_PART_BYTES))
+    while not isinstance(step, PlatformRequest):
+        step = steps.send(None)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < CONTENT_PART_BYTES / 10
 
 
 def test_content_that_the_disk_has_no_space_for_is_a_507() -> None:
