@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import web
 
 from emulator.http.app import make_middlewares, require_key, set_up_runner
-from emulator.http.wire import read_body
+from emulator.http.wire import read_body, write_part
 from emulator.http.worker_port import reset_connection
 from emulator.options import MAX_LOAD_BALANCING_BYTES, MAX_READ_BYTES, Options
 from emulator.state.job_queue import Queue
@@ -176,6 +176,6 @@ class LoadBalancer:
                     # The status was already sent, so only a reset can report the error.
                     reset_connection(request.transport)
                     break
-                await response.write(data)
+                await write_part(request, response, data)
             await response.write_eof()
             return response

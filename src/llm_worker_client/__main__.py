@@ -12,8 +12,10 @@ from llm_worker_client.account import NoApiKey
 from llm_worker_client.callers import LOOPBACK
 from llm_worker_client.deploy import command as deploy
 from llm_worker_client.endpoint import AsyncEndpoint
+from llm_worker_client.files import USAGE_ERROR
 from llm_worker_client.proxy import UVICORN_OPTIONS, Proxy
 from llm_worker_client.receipts import command as receipts
+from llm_worker_client.terminal import print_message
 
 
 class _Parser(argparse.ArgumentParser):
@@ -65,20 +67,19 @@ def _parse_port(text: str) -> int:
 def run_proxy(arguments: Namespace) -> int:
     """Serve an endpoint on this machine until interrupted; return the exit status."""
     key = account.proxy_key()
-    if key is None and arguments.host not in LOOPBACK:
+    serves_network = arguments.host not in LOOPBACK
+    if key is None and serves_network:
         message = f"without it only this machine is served ({LOOPBACK[0]})."
-        return _print_error(f"Set {account.PROXY_KEY_VARIABLE}: {message}")
+        print_message(f"Set {account.PROXY_KEY_VARIABLE}: {message}")
+        return USAGE_ERROR
     try:
         endpoint = AsyncEndpoint(arguments.endpoint, base_url=arguments.base_url)
     except NoApiKey as error:
-        return _print_error(str(error))
-    uvicorn.run(Proxy(endpoint, key), host=arguments.host, port=arguments.port, **UVICORN_OPTIONS)
+        print_message(error)
+        return USAGE_ERROR
+    proxy = Proxy(endpoint, key, serves_network=serves_network)
+    uvicorn.run(proxy, host=arguments.host, port=arguments.port, **UVICORN_OPTIONS)
     return 0
-
-
-def _print_error(message: str) -> int:
-    sys.stderr.write(f"{message}\n")
-    return 2
 
 
 def main() -> int:

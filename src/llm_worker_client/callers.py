@@ -1,63 +1,43 @@
-"""Access control of the proxy: callers need its key; without a key, they must be local programs."""
+"""Access control of the proxy: its key, and the refusal of web pages of other sites."""
 
 import base64
 import binascii
-import ipaddress
-import re
 import secrets
 
 from starlette.datastructures import Headers
 
 from llm_worker_client.mapping import Refusal
+from llm_worker_console.web_pages import PageRefusal, find_page_refusal
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-# Host name or address in a Host header, with an optional port.
-_HOST = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
-# Suffixes that don't exist in the public DNS. The suffix .local is refused because any machine in a
-# network may use it (mDNS).
-_LOCAL_SUFFIXES = (".localhost", ".internal")
+_REMEDY = (
+    f"To serve other names and pages, set PROXY_API_KEY and another --host than {LOOPBACK[0]}."
+)
+_PAGE_REFUSALS = {
+    PageRefusal.FOREIGN_HOST: f"The Host header does not name this machine. {_REMEDY}",
+    PageRefusal.FOREIGN_PAGE: f"Web pages may not call this proxy. {_REMEDY}",
+}
 
 
-def check_caller(headers: Headers, key: str | None) -> None:
-    """Check that the caller sends ``key``; if ``key`` is None, refuse web pages instead.
+def check_key(headers: Headers, key: str) -> None:
+    """Check that a request has the proxy's key.
 
     Raises:
-        Refusal: If the key is wrong or the request comes from a web page.
+        Refusal: If the key is missing or wrong.
     """
-    if key is None:
-        _refuse_web_pages(headers)
-    elif not any(secrets.compare_digest(each, key.encode()) for each in _keys_in_headers(headers)):
+    if not any(secrets.compare_digest(each, key.encode()) for each in _keys_in_headers(headers)):
         raise Refusal(401, "The API key of this proxy is missing or wrong.")
 
 
-def _refuse_web_pages(headers: Headers) -> None:
-    """Refuse requests from web pages of other sites.
-
-    A browser states in Sec-Fetch-Site whether a request comes from a page of another site, and
-    names that site in the Origin of a POST. A page whose domain name resolves to this machine's
-    address counts as the same site, so a Host header with such a domain name is refused.
+def refuse_web_pages(headers: Headers) -> None:
+    """Refuse a request that a web page of another site may have sent.
 
     Raises:
-        Refusal: If the request comes from a web page of another site, or may come from one.
+        Refusal: If such a page may have sent it.
     """
-    host, origin = headers.get("host"), headers.get("origin")
-    if host is not None and not _is_trusted_host(host):
-        raise Refusal(403, "The Host header does not name this machine.")
-    is_foreign = origin is not None and origin.partition("://")[2] != host
-    if is_foreign or headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        raise Refusal(403, "Web pages may not call this proxy.")
-
-
-def _is_trusted_host(host: str) -> bool:
-    if not (found := _HOST.fullmatch(host)):
-        return False
-    name = (found[1] or found[2]).lower()
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return "." not in name or name.endswith(_LOCAL_SUFFIXES)
-    # Addresses like 0.0.0.0 reach this machine, too, but browsers send no Sec-Fetch-Site to them.
-    return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))
+    sent = (headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site"))
+    if refusal := find_page_refusal(*sent):
+        raise Refusal(403, _PAGE_REFUSALS[refusal])
 
 
 def _keys_in_headers(headers: Headers) -> list[bytes]:

@@ -13,7 +13,7 @@ import httpx2
 
 from llm_worker_client.exchange import Exchange
 from llm_worker_client.jobs import ENDED_STATUSES, cancel_job
-from llm_worker_client.mapping import Request
+from llm_worker_client.mapping import Refusal, Request
 from llm_worker_client.steps import (
     FileNotStored,
     Pause,
@@ -28,7 +28,9 @@ from llm_worker_client.steps import (
 from llm_worker_client.volume.lazy_volume import LazyVolume
 from llm_worker_client.wire import (
     CONNECTION_LIMITS,
+    LargeReplies,
     RateLimiter,
+    ReplyReader,
     RequestBuilder,
     to_platform_reply,
     to_platform_unreachable,
@@ -154,19 +156,24 @@ class AsyncAnswer:
         self._endpoint = endpoint
         self._exchange = exchange
         self._steps = exchange.steps()
+        self._replies = ReplyReader(endpoint.large_replies)
         self.head = ResponseHead(0)
 
     async def wait_for_head(self) -> None:
-        step = await self._endpoint.run_steps(self._steps)
+        step = await self._endpoint.run_steps(self._steps, self._replies)
         assert isinstance(step, ResponseHead)
         self.head = step
+        self._replies.may_refuse = False
 
     async def body_parts(self) -> AsyncIterator[bytes]:
-        while isinstance(part := await self._endpoint.run_steps(self._steps), bytes):
+        while isinstance(part := await self._endpoint.run_steps(self._steps, self._replies), bytes):
             yield part
+            # While the next part is fetched, this one is not in memory.
+            del part
 
     def abandon(self) -> None:
         """Cancel the job in the background if it is still running."""
+        self._replies.close()
         self._endpoint.answers.discard(self)
         job = self._exchange.job
         if job.id is not None and not job.is_over:
@@ -189,6 +196,8 @@ class AsyncEndpoint:
         self._rate_limiter = RateLimiter()
         self._requests = RequestBuilder(id, api_key, base_url)
         self._http = httpx2.AsyncHTTPTransport(limits=CONNECTION_LIMITS, proxy=self._requests.proxy)
+        # Limits the memory of all answers; None for no limit.
+        self.large_replies: LargeReplies | None = None
         # Answers whose jobs may have to be cancelled.
         self.answers = WeakSet[AsyncAnswer]()
         self._background_tasks: set[asyncio.Task[None]] = set()
@@ -206,18 +215,21 @@ class AsyncEndpoint:
             raise
         return answer
 
-    async def run_steps(self, steps: Steps[Any]) -> Step | None:
-        """Perform steps as ``Endpoint.run_steps`` does."""
+    async def run_steps(self, steps: Steps[Any], replies: ReplyReader | None = None) -> Step | None:
+        """Perform steps as ``Endpoint.run_steps`` does; ``replies`` reads those of an answer."""
+        replies = replies or ReplyReader()
         with suppress(StopIteration):
             step = steps.send(None)
             while True:
                 if isinstance(step, PlatformRequest | StoreFile):
                     try:
-                        result = await self._perform_step(step)
-                    except (PlatformUnreachable, FileNotStored) as error:
+                        result = await self._perform_step(step, replies)
+                    except (PlatformUnreachable, FileNotStored, Refusal) as error:
                         step = steps.throw(error)
                     else:
                         step = steps.send(result)
+                        # While the next reply is read, this one is not in memory.
+                        del result
                 elif isinstance(step, Pause):
                     await asyncio.sleep(step.seconds)
                     step = steps.send(None)
@@ -246,9 +258,13 @@ class AsyncEndpoint:
         await self.wait_for_cancellations()
         await self._http.aclose()
 
-    async def _perform_step(self, step: PlatformRequest | StoreFile) -> PlatformReply | str:
+    async def _perform_step(
+        self, step: PlatformRequest | StoreFile, replies: ReplyReader
+    ) -> PlatformReply | str:
         if isinstance(step, PlatformRequest):
-            return await self._send_request(step)
+            # The caller has received everything in the last reply.
+            replies.forget()
+            return await self._send_request(step, replies)
         stop_event = threading.Event()
         try:
             return await asyncio.to_thread(self.lazy_volume.upload, step, stop_event)
@@ -256,29 +272,30 @@ class AsyncEndpoint:
             # Without this event, the upload's thread would continue after the caller has hung up.
             stop_event.set()
 
-    async def _send_request(self, request: PlatformRequest) -> PlatformReply:
+    async def _send_request(self, request: PlatformRequest, replies: ReplyReader) -> PlatformReply:
         if delay_s := self._rate_limiter.reserve_send_time(request.operation):
             await asyncio.sleep(delay_s)
         if not request.starts_job:
-            return await self._send_request_now(request)
+            return await self._send_request_now(request, replies)
         # If the caller hangs up now, only the response of this request contains the job's id.
-        send_task = asyncio.create_task(self._send_request_now(request))
+        send_task = asyncio.create_task(self._send_request_now(request, replies))
         try:
             return await asyncio.shield(send_task)
         except asyncio.CancelledError:
             self._run_in_background(self._cancel_new_job(send_task))
             raise
 
-    async def _send_request_now(self, request: PlatformRequest) -> PlatformReply:
+    async def _send_request_now(
+        self, request: PlatformRequest, replies: ReplyReader
+    ) -> PlatformReply:
         try:
             response = await self._http.handle_async_request(self._requests.build(request))
-            await response.aread()
+            return await replies.read(response)
         except httpx2.TransportError as error:
             raise to_platform_unreachable(error) from None
-        return to_platform_reply(response)
 
     async def _cancel_new_job(self, send_task: asyncio.Task[PlatformReply]) -> None:
-        with suppress(PlatformUnreachable, ValueError):
+        with suppress(PlatformUnreachable, Refusal, ValueError):
             report = json.loads((await send_task).content)
             if report.get("status") not in ENDED_STATUSES and "id" in report:
                 self._jobs_to_cancel.add(report["id"])

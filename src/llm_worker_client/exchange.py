@@ -1,10 +1,10 @@
 """Answers one request to a deployed endpoint, as a sequence of steps without I/O."""
 
-import base64
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from tempfile import SpooledTemporaryFile
 from typing import Any
 
 from llm_worker_client.jobs import COMPLETED, Job, JobRun, parse_report, read_outputs
@@ -37,6 +37,8 @@ from llm_worker_client.steps import (
 LONG_JOB_S = 24 * 3600
 LONG_JOB_POLICY = {"executionTimeout": LONG_JOB_S * 1000, "ttl": 2 * LONG_JOB_S * 1000}
 RUN_WITH_KEY = "run_with"
+# Bytes of a file's content that stay in memory until it is sent as JSON; more are on the disk.
+MAX_SPOOLED_BYTES = 2**20
 NO_RESULT_MESSAGE = "The job has no result: the platform stores no result above 20 MB."
 # Seconds to wait for the platform's response to a forwarded request.
 FORWARD_TIMEOUT_S = 330.0
@@ -170,31 +172,62 @@ class Exchange:
         A client that accepts JSON gets an object with the whole content; others get the bytes, or
         only those that the ``Range`` header requests.
         """
+        if job_request.json_file_id is not None:
+            yield from self._send_json_content(job_request, job_request.json_file_id)
+            return
         begin, end, status, headers = 0, None, 200, {"accept-ranges": "bytes"}
-        if job_request.range_header and job_request.json_file_id is None:
+        if job_request.range_header:
             size = yield from self._fetch_content_size(job_request)
             if byte_range := _parse_range(job_request.range_header, size):
                 begin, end = byte_range
                 status, headers["content-range"] = 206, f"bytes {begin}-{end - 1}/{size}"
-        text_content = bytearray()
+
+        def send_part(part: bytes) -> Steps[None]:
+            if not self._has_sent_head:
+                self._has_sent_head = True
+                yield responses.create_head(status, responses.BINARY, self.job.id, **headers)
+            yield part
+
+        yield from self._fetch_content(job_request, begin, end, send_part)
+
+    def _send_json_content(self, job_request: JobRequest, file_id: str) -> Steps[None]:
+        with SpooledTemporaryFile(max_size=MAX_SPOOLED_BYTES) as file:
+            content = responses.JsonContent(file_id, file)
+
+            def store_part(part: bytes) -> Steps[None]:
+                content.store(part)
+                yield from ()
+
+            yield from self._fetch_content(job_request, 0, None, store_part)
+            self._has_sent_head = True
+            yield responses.create_head(200, responses.JSON, self.job.id)
+            yield from content.body_parts()
+
+    def _fetch_content(
+        self,
+        job_request: JobRequest,
+        begin: int,
+        end: int | None,
+        on_part: Callable[[bytes], Steps[None]],
+    ) -> Steps[None]:
+        """Pass the parts of a file's content from ``begin`` on; None: to its end."""
         while end is None or begin < end:
             size = CONTENT_PART_BYTES if end is None else min(CONTENT_PART_BYTES, end - begin)
-            outputs = yield from self._run_job(job_request.for_content_part(begin, size))
-            part = b"".join(map(responses.decode_file_content, outputs))
-            if job_request.json_file_id is not None:
-                text_content += part
-            else:
-                if not self._has_sent_head:
-                    self._has_sent_head = True
-                    yield responses.create_head(status, responses.BINARY, self.job.id, **headers)
-                yield part
-            if len(part) != size:
+            part_request = job_request.for_content_part(begin, size)
+            if (yield from self._fetch_part(part_request, on_part)) != size:
                 # A short part is the last one.
-                break
+                return
             begin += size
-        if job_request.json_file_id is not None:
-            content = {"id": job_request.json_file_id, "content": _to_text(bytes(text_content))}
-            yield from self._send_response(responses.whole_response(content, self.job.id))
+
+    def _fetch_part(
+        self, job_request: JobRequest, on_part: Callable[[bytes], Steps[None]]
+    ) -> Steps[int]:
+        """Pass one part on and return its size; only this call has the part in memory."""
+        outputs = yield from self._run_job(job_request)
+        part = b"".join(map(responses.decode_file_content, outputs))
+        del outputs
+        yield from on_part(part)
+        return len(part)
 
     def _fetch_content_size(self, job_request: JobRequest) -> Steps[int]:
         outputs = yield from self._run_job(job_request.for_file_details())
@@ -247,14 +280,6 @@ class Exchange:
             raise PlatformUnreachable(str(refusal), may_have_arrived=True)
         elif not responses.ends_with_error(self._last_events):
             yield responses.error_event(refusal, dialect, self.job.id)
-
-
-def _to_text(content: bytes) -> str:
-    """Return a file's content as text, or as base64 if it is not UTF-8."""
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        return base64.b64encode(content).decode()
 
 
 def _parse_range(header: str, size: int) -> tuple[int, int] | None:

@@ -1,6 +1,5 @@
 """The command `files`, which accesses the network volume through the platform's S3 API."""
 
-import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +8,7 @@ import httpx2
 
 from llm_worker_client import account
 from llm_worker_client.account import NoApiKey
+from llm_worker_client.terminal import print_line, print_message
 from llm_worker_client.transport import RunpodTransport
 from llm_worker_client.volume import VolumeError, VolumeNotConfigured, open_volume
 
@@ -67,11 +67,13 @@ def run(options: Namespace) -> int:
         with open_volume(options.volume, options.datacenter, options.volume_url) as volume:
             _ACTIONS[options.action](volume, options)
     except (VolumeNotConfigured, NoApiKey) as error:
-        return _print_error(error, USAGE_ERROR)
+        print_message(error)
+        return USAGE_ERROR
     except VolumeError as error:
-        return _print_error(error, 1)
+        print_message(error)
+        return 1
     except KeyboardInterrupt:
-        sys.stderr.write("Interrupted: run the same command again to continue.\n")
+        print_message("Interrupted: run the same command again to continue.")
         return INTERRUPTED
     return 0
 
@@ -84,11 +86,11 @@ def _upload(volume: "Volume", options: Namespace) -> None:
     key = options.key or f"{DEFAULT_FOLDER}/{options.path.name}"
     file = volume.upload(options.path, key, progress=not options.quiet)
     if transport is None:
-        _print(file.key)
+        print_line(file.key)
         return
     body = {"path": file.key, "filename": options.path.name, "purpose": options.purpose}
     with httpx2.Client(transport=transport, timeout=TIMEOUT_S) as client:
-        _print(_register_file(client, body))
+        print_line(_register_file(client, body))
 
 
 def _register_file(client: httpx2.Client, body: dict[str, str]) -> str:
@@ -116,26 +118,17 @@ def _download(volume: "Volume", options: Namespace) -> None:
     if path.is_dir():
         path /= options.key.rpartition("/")[2]
     volume.download(options.key, path, progress=not options.quiet)
-    _print(str(path))
+    print_line(str(path))
 
 
 def _list(volume: "Volume", options: Namespace) -> None:
     for file in volume.list(options.prefix):
-        _print(f"{file.size:>16,}  {file.modified:%Y-%m-%d %H:%M}  {file.key}")
+        print_line(f"{file.size:>16,}  {file.modified:%Y-%m-%d %H:%M}  {file.key}")
 
 
 def _delete(volume: "Volume", options: Namespace) -> None:
     volume.delete(options.key)
-    _print(f"deleted: {options.key}")
+    print_line(f"deleted: {options.key}")
 
 
 _ACTIONS = {"upload": _upload, "download": _download, "list": _list, "delete": _delete}
-
-
-def _print_error(error: Exception, status: int) -> int:
-    sys.stderr.write(f"{error}\n")
-    return status
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
@@ -15,14 +15,31 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llm_worker_client import callers
 from llm_worker_client.endpoint import AsyncEndpoint
-from llm_worker_client.mapping import Refusal, Request, find_dialect, is_upload, responses
-from llm_worker_client.mapping.forms import aparse_form
+from llm_worker_client.mapping import (
+    Refusal,
+    Request,
+    find_dialect,
+    is_upload,
+    responses,
+    takes_body,
+)
+from llm_worker_client.mapping.forms import MAX_FILE_BYTES, aparse_form
 from llm_worker_client.steps import PlatformUnreachable
+from llm_worker_client.wire import LargeReplies
 from llm_worker_console import make_page
 
 # Maximum bytes of a body. A form may be larger if a volume is configured for its file.
 MAX_BODY_BYTES = 64_000_000
-# Seconds between two checks whether a connection is idle; the second one closes it.
+# Maximum bytes of all bodies in memory: the bodies of all connections, if they have 1 MB each.
+MAX_BODIES_BYTES = 512_000_000
+# Maximum bytes of a body that is accepted even if all bodies together have the maximum.
+SMALL_BODY_BYTES = 65_536
+# Seconds in which a caller has to send each further WINDOW_BYTES of a body.
+BODY_WINDOW_S = 30.0
+WINDOW_BYTES = 300_000
+# Bytes of a response that are sent at a time.
+SEND_BYTES = 65_536
+# Seconds between two checks whether a client does something; the second one closes the connection.
 IDLE_CHECK_S = 20.0
 
 
@@ -32,15 +49,26 @@ class Proxy:
     Args:
         endpoint: The endpoint, with the account's API key.
         caller_key: Key that callers must send; None if any program on this machine may call.
+        serves_network: Whether other machines call, by names that the proxy can't know. Otherwise
+            it refuses web pages of other sites.
     """
 
-    def __init__(self, endpoint: AsyncEndpoint, caller_key: str | None = None) -> None:
+    def __init__(
+        self,
+        endpoint: AsyncEndpoint,
+        caller_key: str | None = None,
+        *,
+        serves_network: bool = False,
+    ) -> None:
         self._endpoint = endpoint
         self._caller_key = caller_key
+        self._serves_network = serves_network
         page = make_page(
             "proxy", needs_key=caller_key is not None, endpoint_path=f"/v2/{endpoint.id}"
         )
         self._console = Response(page.body, headers=page.headers)
+        self._bodies = BodyTotal()
+        endpoint.large_replies = LargeReplies()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -48,45 +76,52 @@ class Proxy:
             return
         incoming = StarletteRequest(scope, receive)
         request_head = Request(incoming.method, _read_target(scope), dict(incoming.headers))
-        # The console's page needs no key, but the requests that it sends do.
-        is_console = (incoming.method, request_head.target) == ("GET", "/")
+        body = ReceivedBody(incoming.stream(), self._bodies)
         try:
-            if not is_console or self._caller_key is None:
-                callers.check_caller(incoming.headers, self._caller_key)
-            request = await self._read_body(request_head, incoming.stream())
+            if not self._serves_network:
+                callers.refuse_web_pages(incoming.headers)
+            # The console's page needs no key, but the requests that it sends do.
+            if (incoming.method, request_head.target) == ("GET", "/"):
+                await self._console(scope, receive, send)
+                return
+            if self._caller_key is not None:
+                callers.check_key(incoming.headers, self._caller_key)
+            request = await self._read_body(request_head, body)
+            with request.form or nullcontext():
+                async with anyio.create_task_group() as group:
+                    group.start_soon(_cancel_on_disconnect, receive, group.cancel_scope)
+                    await self._answer_request(request, send)
+                    group.cancel_scope.cancel()
         except ClientDisconnect:
             return
         except Refusal as refusal:
             dialect = find_dialect(request_head, self._endpoint.id)
-            head, body = responses.error_response(refusal, dialect)
-            await Response(body, head.status, head.headers)(scope, receive, send)
-            return
-        if is_console:
-            await self._console(scope, receive, send)
-            return
-        with request.form or nullcontext():
-            async with anyio.create_task_group() as group:
-                group.start_soon(_cancel_on_disconnect, receive, group.cancel_scope)
-                await self._answer_request(request, send)
-                group.cancel_scope.cancel()
+            head, content = responses.error_response(refusal, dialect)
+            await Response(content, head.status, head.headers)(scope, receive, send)
+        finally:
+            body.release()
 
-    async def _read_body(self, request: Request, parts: AsyncIterator[bytes]) -> Request:
-        """Return a request with its body.
+    async def _read_body(self, request: Request, body: "ReceivedBody") -> Request:
+        """Return a request with its body, if its route takes one.
 
         Raises:
-            Refusal: If the body is too large, is a broken form, or can't be stored on the disk.
+            Refusal: If the body is too large or too slow, is a broken form, or can't be stored.
         """
+        if not takes_body(request, self._endpoint.id):
+            return request
         if not is_upload(request, self._endpoint.id):
-            parts = _limit_body_size(parts, f"The body has more than {MAX_BODY_BYTES:,} bytes.")
+            parts = body.read_parts(f"The body has more than {MAX_BODY_BYTES:,} bytes.")
             return replace(request, body=b"".join([part async for part in parts]))
-        if missing := await asyncio.to_thread(self._endpoint.lazy_volume.configuration_error):
-            message = f"The upload has more than {MAX_BODY_BYTES:,} bytes. {missing}"
-            parts = _limit_body_size(parts, message)
+        missing = await asyncio.to_thread(self._endpoint.lazy_volume.configuration_error)
+        message = f"The upload has more than {MAX_BODY_BYTES:,} bytes. {missing}"
+        # A larger file is on the disk.
+        parts = body.read_parts(message if missing else None, max_in_memory=MAX_FILE_BYTES)
         return replace(request, form=await aparse_form(request.header("content-type"), parts))
 
     async def _answer_request(self, request: Request, send: Send) -> None:
         answer = await self._endpoint.answer_request(request)
-        response = StreamingResponse(answer.body_parts(), answer.head.status, answer.head.headers)
+        parts = _split_parts(answer.body_parts())
+        response = StreamingResponse(parts, answer.head.status, answer.head.headers)
         try:
             # Calling the response as an ASGI app would also wait for the caller to disconnect.
             await response.stream_response(send)
@@ -104,14 +139,76 @@ class Proxy:
         await send({"type": "lifespan.shutdown.complete"})
 
 
-async def _limit_body_size(parts: AsyncIterator[bytes], message: str) -> AsyncIterator[bytes]:
-    """Yield the parts of a body; raise ``Refusal`` if it has more than ``MAX_BODY_BYTES``."""
-    size = 0
+@dataclass
+class BodyTotal:
+    """The bytes of all bodies in memory."""
+
+    size: int = 0
+
+
+class ReceivedBody:
+    """The body of a request, which counts as in memory until it is released.
+
+    Args:
+        parts: The parts of the body as they arrive.
+        total: The bytes of all bodies.
+    """
+
+    def __init__(self, parts: AsyncIterator[bytes], total: BodyTotal) -> None:
+        self._parts = parts
+        self._total = total
+        self._in_memory = 0
+
+    async def read_parts(
+        self, message: str | None, max_in_memory: int = MAX_BODY_BYTES
+    ) -> AsyncIterator[bytes]:
+        """Yield the parts of the body.
+
+        Args:
+            message: Error for a body of more than ``MAX_BODY_BYTES``; None to accept any size.
+            max_in_memory: Maximum bytes that the reader has in memory.
+
+        Raises:
+            Refusal: If the body is too large or too slow, or if too many bodies are in memory.
+        """
+        size, window_end, deadline = 0, 0, 0.0
+        while True:
+            if size >= window_end:
+                window_end = size + WINDOW_BYTES
+                deadline = asyncio.get_running_loop().time() + BODY_WINDOW_S
+            try:
+                async with asyncio.timeout_at(deadline):
+                    part = await anext(self._parts, None)
+            except TimeoutError:
+                rate = f"{WINDOW_BYTES:,} bytes in {BODY_WINDOW_S:g} s"
+                raise Refusal(408, f"The body came slower than {rate}.") from None
+            if part is None:
+                return
+            size += len(part)
+            if message is not None and size > MAX_BODY_BYTES:
+                raise Refusal(413, message)
+            self._count(min(size, max_in_memory))
+            yield part
+
+    def release(self) -> None:
+        self._total.size -= self._in_memory
+        self._in_memory = 0
+
+    def _count(self, in_memory: int) -> None:
+        self._total.size += in_memory - self._in_memory
+        self._in_memory = in_memory
+        if self._total.size > MAX_BODIES_BYTES and in_memory > SMALL_BODY_BYTES:
+            message = "The proxy has too many large requests at the moment: send it again."
+            raise Refusal(503, message, None, 1.0)
+
+
+async def _split_parts(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield small parts: the server waits after each until its client has read the last ones."""
     async for part in parts:
-        size += len(part)
-        if size > MAX_BODY_BYTES:
-            raise Refusal(413, message)
-        yield part
+        for start in range(0, len(part), SEND_BYTES):
+            yield part[start : start + SEND_BYTES]
+        # While the next part is fetched, this one is not in memory.
+        del part
 
 
 def _read_target(scope: Scope) -> str:
@@ -128,11 +225,13 @@ async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> N
 class ProxyConnection(H11Protocol):
     """A connection that is closed if its client is idle; uvicorn would wait forever.
 
-    It is closed at the second consecutive check that finds no running and no new request, even if
-    the client has not read the end of the last response.
+    It is closed at the second consecutive check that finds the client due to send the same request,
+    or to read the same part of a response.
     """
 
     _check_timer: asyncio.TimerHandle | None = None
+    # Number of times that unread bytes have filled the buffer.
+    _pause_count = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # uvicorn narrows the type, too
         super().connection_made(transport)
@@ -143,23 +242,31 @@ class ProxyConnection(H11Protocol):
         if self._check_timer is not None:
             self._check_timer.cancel()
 
-    def _close_if_idle(self, was_waiting: bool, last_cycle: object) -> None:
-        if was_waiting and self._is_idle() and self.cycle is last_cycle:
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._pause_count += 1
+
+    def _close_if_idle(self, last_due: object) -> None:
+        if last_due is not None and last_due == self._due():
             self.transport.abort()
         else:
             self._schedule_idle_check()
 
     def _schedule_idle_check(self) -> None:
-        arguments = (self._is_idle(), self.cycle)
-        self._check_timer = self.loop.call_later(IDLE_CHECK_S, self._close_if_idle, *arguments)
+        self._check_timer = self.loop.call_later(IDLE_CHECK_S, self._close_if_idle, self._due())
 
-    def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+    def _due(self) -> tuple[object, ...] | None:
+        """Return an identification of the client's next action; None if the proxy is to act."""
+        if self.cycle is None or self.cycle.response_complete:
+            return ("request", self.cycle)
+        return ("read", self._pause_count) if self.flow.write_paused else None
 
 
 # Options for uvicorn.
 UVICORN_OPTIONS: dict[str, Any] = {
     "http": ProxyConnection,
+    # uvloop would read megabytes ahead, from each connection that waits for its turn.
+    "loop": "asyncio",
     # Maximum bytes of a request line and its headers together.
     "h11_max_incomplete_event_size": 32_768,
     # Maximum connections; with those to the platform, they stay below the limit of open files.

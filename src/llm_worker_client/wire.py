@@ -1,13 +1,16 @@
-"""Builds requests to the platform for httpx2's transports and limits their rate."""
+"""Builds requests to the platform for httpx2's transports; limits their rate and large replies."""
 
+import asyncio
 import threading
 import time
 import urllib.request
 from collections.abc import Mapping
+from contextlib import ExitStack, aclosing
 
 import httpx2
 
 from llm_worker_client import account
+from llm_worker_client.mapping import Refusal
 from llm_worker_client.steps import PlatformReply, PlatformRequest, PlatformUnreachable
 
 # Seconds of the window in which the platform counts requests.
@@ -29,6 +32,12 @@ KEEPALIVE_S = 60.0
 CONNECTION_LIMITS = httpx2.Limits(
     max_connections=MAX_CONNECTIONS, max_keepalive_connections=50, keepalive_expiry=KEEPALIVE_S
 )
+# Bytes above which a reply counts as large; the platform's results have at most 20 MB.
+LARGE_REPLY_BYTES = 262_144
+# Maximum number of large replies in memory, and of further ones that wait unread for their turn.
+MAX_LARGE_REPLIES, MAX_WAITING_REPLIES = 8, 100
+# Maximum seconds of this wait.
+LARGE_REPLY_WAIT_S = 60.0
 # Errors that occur before a request is sent.
 _CONNECT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 
@@ -101,3 +110,80 @@ class RateLimiter:
             send_at = max(self._next_at.get(operation, 0.0), now - 1.0) + interval_s
             self._next_at[operation] = send_at
         return max(0.0, send_at - now)
+
+
+class LargeReplies:
+    """Limits the number of large replies in memory, on one event loop."""
+
+    def __init__(self) -> None:
+        self._slots = asyncio.Semaphore(MAX_LARGE_REPLIES)
+        self._waiting = 0
+
+    async def acquire_slot(self, *, may_refuse: bool) -> None:
+        """Wait until another large reply may be read.
+
+        Raises:
+            Refusal: If too many others wait or the wait is too long, and ``may_refuse`` is set.
+        """
+        if not may_refuse:
+            await self._slots.acquire()
+            return
+        if self._waiting < MAX_WAITING_REPLIES:
+            self._waiting += 1
+            try:
+                async with asyncio.timeout(LARGE_REPLY_WAIT_S):
+                    await self._slots.acquire()
+                    return
+            except TimeoutError:
+                pass
+            finally:
+                self._waiting -= 1
+        message = "The proxy sends too many large answers at the moment: send the request again."
+        raise Refusal(503, message, None, 1.0)
+
+    def release_slot(self) -> None:
+        self._slots.release()
+
+
+class ReplyReader:
+    """Reads the replies to the requests of one answer, which has one of them in memory at a time.
+
+    Args:
+        large_replies: Limit of the large ones; None for no limit.
+
+    Attributes:
+        may_refuse: Whether the answer can still be an error.
+    """
+
+    def __init__(self, large_replies: LargeReplies | None = None) -> None:
+        self._large_replies = large_replies
+        self._slot = ExitStack()
+        self._is_closed = False
+        self.may_refuse = True
+
+    async def read(self, response: httpx2.Response) -> PlatformReply:
+        """Read a reply; wait before the rest of a large one, which counts until ``forget``.
+
+        Raises:
+            Refusal: If too many large replies are in memory.
+        """
+        parts, size = list[bytes](), 0
+        with ExitStack() as slot:
+            async with aclosing(response):
+                async for part in response.aiter_bytes():
+                    is_large, size = size > LARGE_REPLY_BYTES, size + len(part)
+                    if self._large_replies and size > LARGE_REPLY_BYTES and not is_large:
+                        await self._large_replies.acquire_slot(may_refuse=self.may_refuse)
+                        slot.callback(self._large_replies.release_slot)
+                    parts.append(part)
+            if not self._is_closed:
+                self._slot = slot.pop_all()
+        return PlatformReply(response.status_code, b"".join(parts), dict(response.headers))
+
+    def forget(self) -> None:
+        """Let another answer read a large reply."""
+        self._slot.close()
+
+    def close(self) -> None:
+        self._is_closed = True
+        self.forget()

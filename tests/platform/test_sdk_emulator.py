@@ -4,6 +4,7 @@ test_sdk_protocol.py tests the exchanged requests. The chaos tests and unit/job_
 test frozen workers.
 """
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -41,7 +42,7 @@ def submit(emulator: Emulator, *yields: object) -> Job:
 async def test_the_status_of_a_running_job_includes_its_progress(emulator: Emulator) -> None:
     job = submit(emulator, {"progress": "half"}, "hang")
     assert await job.changed.wait_for(lambda: job.progress is not None, HUNG_S)
-    report = job.status_object()
+    report = json.loads(b"".join(job.status_json()))
     assert (report["status"], report["output"]) == ("IN_PROGRESS", "half")
     emulator.queue.cancel(job)
 

@@ -41,7 +41,11 @@ class ExchangeResult:
     pauses: list[float] = field(default_factory=list)
     stored_files: list[StoreFile] = field(default_factory=list)
     head: ResponseHead = field(default_factory=lambda: ResponseHead(0))
-    body: bytes = b""
+    parts: list[bytes] = field(default_factory=list)
+
+    @property
+    def body(self) -> bytes:
+        return b"".join(self.parts)
 
     @property
     def paths(self) -> list[str]:
@@ -74,7 +78,7 @@ def run_exchange(
         elif isinstance(step, ResponseHead):
             result.head = step
         else:
-            result.body += step
+            result.parts.append(step)
         try:
             broken = isinstance(reply, Exception)
             step = steps.throw(reply) if broken else steps.send(reply)

@@ -134,18 +134,22 @@ async def send_request(
 
 @asynccontextmanager
 async def run_proxy(
-    emulator: Emulator, key: str | None = None, **options: Any
+    emulator: Emulator, key: str | None = None, serves_network: bool = False, **options: Any
 ) -> AsyncIterator[str]:
     """Run a proxy in front of an emulator; yield the proxy's URL.
 
     Args:
         emulator: The platform.
         key: The key that callers have to send.
+        serves_network: Whether the proxy behaves as on an address that other machines reach.
         options: Options for uvicorn that override the proxy's.
     """
     endpoint = AsyncEndpoint(emulator.options.endpoint, ACCOUNT, emulator.api_url)
     config = uvicorn.Config(
-        Proxy(endpoint, key), port=0, log_config=None, **(UVICORN_OPTIONS | options)
+        Proxy(endpoint, key, serves_network=serves_network),
+        port=0,
+        log_config=None,
+        **(UVICORN_OPTIONS | options),
     )
     server = uvicorn.Server(config)
     serving = asyncio.create_task(server.serve())

@@ -1,12 +1,11 @@
-"""Request log, errors, API key and protection from web pages, for all routes."""
+"""Request log, errors, API key, protection from web pages and slow bodies, for all routes."""
 
+import asyncio
 import base64
 import binascii
 import hmac
-import ipaddress
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -14,6 +13,8 @@ from pathlib import Path
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
+
+from llm_worker_console.web_pages import PageRefusal, find_page_refusal
 
 # Key of a request under which the fault that it triggered is stored for the request log.
 FAULT_KEY = web.RequestKey("fault", str)
@@ -26,18 +27,24 @@ _TIMEOUT_PAGE = (
     "<!DOCTYPE html><html><head><title>524</title></head>"
     "<body>The endpoint did not respond in time.</body></html>\n"
 )
+# Seconds in which a caller has to send each further WINDOW_BYTES of a body.
+BODY_WINDOW_S = 30.0
+WINDOW_BYTES = 300_000
 # Seconds that requests get to finish at shutdown. It is short because only long polls are left, and
 # these may be cancelled.
 _SHUTDOWN_TIMEOUT_S = 0.05
-# The name or address in a Host header, which may have a port after it.
-_HOST_HEADER = re.compile(r"(?:\[([^\[\]]+)\]|([^\[\]:]+))(?::\d*)?")
-# Suffixes of names that don't exist in the public DNS, such as host.docker.internal. Without
-# ".local": anyone in a network may claim such a name (mDNS).
-_LOCAL_SUFFIXES = (".localhost", ".internal")
+_PAGE_REFUSALS = {
+    PageRefusal.FOREIGN_HOST: "the Host header does not name this machine: call 127.0.0.1",
+    PageRefusal.FOREIGN_PAGE: "web pages may not call this",
+}
 
 
 class GatewayTimeout(Exception):
     """A response has not begun within the gateway's timeout; its job continues."""
+
+
+class SlowBody(TimeoutError):
+    """A body arrives too slowly. aiohttp treats a TimeoutError like a caller that hangs up."""
 
 
 def make_middlewares(exit_stack: AsyncExitStack, request_log: Path | None) -> list[Middleware]:
@@ -50,7 +57,7 @@ def make_middlewares(exit_stack: AsyncExitStack, request_log: Path | None) -> li
     Raises:
         OSError: The log can't be written.
     """
-    common: list[Middleware] = [_convert_errors_to_json, _refuse_web_pages]
+    common: list[Middleware] = [_convert_errors_to_json, _refuse_web_pages, _limit_body_time]
     if request_log is None:
         return common
     return [_make_log_middleware(exit_stack.enter_context(_open_request_log(request_log))), *common]
@@ -90,6 +97,9 @@ async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web
         return web.Response(
             status=_NO_RESPONSE_IN_TIME, text=_TIMEOUT_PAGE, content_type="text/html"
         )
+    except SlowBody:
+        text = f"the body came slower than {WINDOW_BYTES:,} bytes in {BODY_WINDOW_S:g} s"
+        return web.json_response({"error": f"{request.method} {request.path}: {text}"}, status=408)
     except ConnectionError:
         # The peer hung up, which is not an error of the emulator. The response is never sent.
         return web.Response()
@@ -97,33 +107,34 @@ async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web
 
 @web.middleware
 async def _refuse_web_pages(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse requests from web pages of other sites, and requests with a public name as Host.
-
-    A browser says in Sec-Fetch-Site whether a page of another site sends the request, and names
-    that site in the Origin of a POST. A site can also point its own name at this machine's
-    address (DNS rebinding). Its requests are then same-origin, so the Host, which browsers always
-    send, is checked, too.
-    """
-    host, origin = request.headers.get("Host"), request.headers.get("Origin")
-    if host is not None and not _is_safe_host(host):
-        raise web.HTTPForbidden(text="the Host header does not name this machine")
-    is_foreign = origin is not None and origin.partition("://")[2] != host
-    if is_foreign or request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):
-        raise web.HTTPForbidden(text="web pages may not call this")
+    """Refuse web pages of other sites, and names of this machine that may belong to such a site."""
+    get = request.headers.get
+    if refusal := find_page_refusal(get("Host"), get("Origin"), get("Sec-Fetch-Site")):
+        raise web.HTTPForbidden(text=_PAGE_REFUSALS[refusal])
     return await handler(request)
 
 
-def _is_safe_host(host: str) -> bool:
-    if not (match := _HOST_HEADER.fullmatch(host)):
-        return False
-    name = (match[1] or match[2]).lower()
+@web.middleware
+async def _limit_body_time(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Let the handler's reads of a body raise ``SlowBody`` if the body arrives too slowly."""
+    body, loop = request.content, asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def check(last_size: int) -> None:
+        nonlocal timer
+        if body.is_eof():
+            return
+        if body.total_bytes < last_size + WINDOW_BYTES:
+            body.set_exception(SlowBody())
+        else:
+            timer = loop.call_later(BODY_WINDOW_S, check, body.total_bytes)
+
+    timer = loop.call_later(BODY_WINDOW_S, check, 0)
     try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return "." not in name or name.endswith(_LOCAL_SUFFIXES)
-    # 0.0.0.0 and IPv4-mapped addresses are refused: they lead to this machine, too, but browsers
-    # send no Sec-Fetch-Site for them.
-    return not (address.is_unspecified or getattr(address, "ipv4_mapped", None))
+        return await handler(request)
+    finally:
+        if timer is not None:
+            timer.cancel()
 
 
 def _make_log_middleware(log: logging.Logger) -> Middleware:

@@ -1,5 +1,7 @@
 """The control routes, which only the emulator has: faults, outages, signals, timings."""
 
+import asyncio
+import json
 import signal
 from typing import Any, Literal
 
@@ -7,12 +9,14 @@ from aiohttp import web
 from pydantic import BaseModel, ConfigDict, Field
 
 from emulator.faults import Fault, Faults
-from emulator.http.wire import find_job, parse_object, read_body, validate
+from emulator.http.wire import find_job, parse_object, read_body, validate, write_part
 from emulator.http.worker_port import WorkerPort, freeze_worker
 from emulator.options import MAX_CHUNK_BYTES
 from emulator.state.job_queue import Queue
 from emulator.state.worker import Process, Worker
 
+# Number of jobs whose timings are sent at a time.
+_JOBS_PER_PART = 100
 # Attributes of ``Worker`` that responses contain.
 _WORKER_FIELDS = (
     *("id", "ready", "unhealthy", "frozen", "pings", "takes", "jobs", "chunks", "results"),
@@ -70,10 +74,27 @@ class ControlApi:
         self._faults.clear()
         return await self.list_faults(request)
 
-    async def list_job_timings(self, request: web.Request) -> web.Response:
-        """Return the timings of all jobs, with the number of chunks instead of the chunks."""
-        jobs = [job.timings() for job in self._queue.jobs.values()]
-        return web.json_response({"jobs": [{**job, "chunks": len(job["chunks"])} for job in jobs]})
+    async def list_job_timings(self, request: web.Request) -> web.StreamResponse:
+        """Send the timings of all jobs, with the number of chunks instead of the chunks.
+
+        They are sent in parts, since a list of many jobs would block all other requests.
+        """
+        response = web.StreamResponse()
+        response.content_type, response.charset = "application/json", "utf-8"
+        await response.prepare(request)
+        await write_part(request, response, b'{"jobs": [')
+        jobs = list(self._queue.jobs.values())
+        for start in range(0, len(jobs), _JOBS_PER_PART):
+            timings = (
+                {**job.timings(), "chunks": len(job.chunks)}
+                for job in jobs[start : start + _JOBS_PER_PART]
+            )
+            text = ", ".join(map(json.dumps, timings))
+            await write_part(request, response, f"{', ' if start else ''}{text}".encode())
+            await asyncio.sleep(0)
+        await write_part(request, response, b"]}")
+        await response.write_eof()
+        return response
 
     async def show_job_timings(self, request: web.Request) -> web.Response:
         return web.json_response(find_job(self._queue, request).timings())

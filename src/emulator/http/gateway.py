@@ -11,7 +11,14 @@ from aiohttp import web
 from pydantic_core import from_json
 
 from emulator.http.app import CLIENT_CLOSED_REQUEST, GatewayTimeout
-from emulator.http.wire import parse_raw_values, read_body, refuse_when_closed
+from emulator.http.wire import (
+    parse_raw_values,
+    read_body,
+    refuse_when_closed,
+    send_json,
+    send_parts,
+    write_part,
+)
 from emulator.options import MAX_RUNSYNC_BYTES, FailedJobHandling, Options
 from emulator.state.job import Job, Status
 from emulator.state.job_queue import Queue
@@ -52,7 +59,7 @@ class JobResponder(ABC):
                 raise GatewayTimeout
             if stream:
                 return await self._stream_job(request, job)
-            return self._whole_response(request, job)
+            return await self._send_whole(request, job)
         except (asyncio.CancelledError, ConnectionError):
             if self._options.cancel_on_disconnect:
                 self._queue.cancel(job)
@@ -62,18 +69,18 @@ class JobResponder(ABC):
         async with aclosing(job.follow_chunks()) as chunks:
             first_chunk = await anext(chunks, None)
             if first_chunk is None:
-                return self._whole_response(request, job)
+                return await self._send_whole(request, job)
             response = web.StreamResponse(headers=_SSE_HEADERS)
             await response.prepare(request)
             events = self._encode_chunk(first_chunk.output)
-            await response.write(events)
+            await write_part(request, response, events)
             # Stop after the last event. Clients then hang up, and waiting for another chunk would
             # detect the hangup and cancel the job.
             while not self._ends_stream(events) and (chunk := await anext(chunks, None)):
                 events = self._encode_chunk(chunk.output)
-                await response.write(events)
+                await write_part(request, response, events)
         if not self._ends_stream(events) and job.status is not Status.COMPLETED:
-            await response.write(self._encode_error(job))
+            await write_part(request, response, self._encode_error(job))
         await response.write_eof()
         return response
 
@@ -90,8 +97,8 @@ class JobResponder(ABC):
         """Return the event that ends the stream of a job that did not complete."""
 
     @abstractmethod
-    def _whole_response(self, request: web.Request, job: Job) -> web.Response:
-        """Return the whole response for a job of which nothing was streamed to the client."""
+    async def _send_whole(self, request: web.Request, job: Job) -> web.StreamResponse:
+        """Send the whole response for a job of which nothing was streamed to the client."""
 
 
 class OpenAIGateway(JobResponder):
@@ -126,14 +133,15 @@ class OpenAIGateway(JobResponder):
     def _encode_error(self, job: Job) -> bytes:
         return encode_sse_event(to_openai_error(job))
 
-    def _whole_response(self, request: web.Request, job: Job) -> web.Response:
+    async def _send_whole(self, request: web.Request, job: Job) -> web.StreamResponse:
         if job.status is not Status.COMPLETED:
             body = to_openai_error(job)
             return web.json_response(body, status=self._error_status(body))
         output = job_output(job)
-        if isinstance(output, str):
-            return web.Response(body=to_utf8(output), content_type="text/plain", charset="utf-8")
-        return web.json_response(output)
+        if output[:1] == b'"':
+            text = to_utf8(json.loads(bytes(output)))
+            return await send_parts(request, [text], 200, "text/plain")
+        return await send_json(request, [output])
 
     def _error_status(self, body: dict[str, Any]) -> int:
         if self._options.failed_as is FailedJobHandling.OK:
@@ -144,13 +152,20 @@ class OpenAIGateway(JobResponder):
         return code if 400 <= code <= 599 else 500
 
 
-def job_output(job: Job) -> Any:
-    """Return the outputs of a job's chunks, or of its result without chunks; a single one alone.
+def job_output(job: Job) -> bytes | memoryview:
+    """Return the JSON of a job's chunks, or of its result without chunks; a single one alone.
 
     A result without chunks is a list, too, if the handler is a generator.
     """
-    outputs = [chunk.output for chunk in job.chunks] or job.output
-    return outputs[0] if isinstance(outputs, list) and len(outputs) == 1 else outputs
+    if job.chunks:
+        outputs = [chunk.output for chunk in job.chunks]
+        return json.dumps(outputs[0] if len(outputs) == 1 else outputs).encode()
+    output = job.result or b"null"
+    if output.startswith(b"["):
+        items = msgspec.json.decode(output, type=list[msgspec.Raw])
+        # A view, since a copy of a large output would take long.
+        return memoryview(items[0]) if len(items) == 1 else output
+    return output
 
 
 def to_openai_error(job: Job) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The routes of Scale's LLM Engine, which the platform's own gateway doesn't have."""
 
 import base64
+import json
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +13,7 @@ from pydantic_core import from_json
 
 from emulator.http.app import CLIENT_CLOSED_REQUEST, read_llm_engine_keys, require_key
 from emulator.http.gateway import JobResponder, encode_sse_event, job_output, to_openai_error
-from emulator.http.wire import parse_raw_values, read_body
+from emulator.http.wire import parse_raw_values, read_body, send_json
 from emulator.options import MAX_RUNSYNC_BYTES
 from emulator.state.job import Job, Status
 
@@ -78,15 +79,16 @@ class LLMEngineGateway(JobResponder):
         details = {"status_code": _map_status(error["error"].get("code")), "content": content}
         return encode_sse_event({"request_id": job.id, "error": details})
 
-    def _whole_response(self, request: web.Request, job: Job) -> web.Response:
+    async def _send_whole(self, request: web.Request, job: Job) -> web.StreamResponse:
         if job.status is not Status.COMPLETED:
             error = to_openai_error(job)
             status = _map_status(error["error"].get("code"))
             return web.json_response({"detail": _error_message(error), **error}, status=status)
         output = job_output(job)
         if "id" in request.match_info:
-            output = {"id": request.match_info["id"], "content": _join_file_content(output)}
-        return web.json_response(output)
+            content = _join_file_content(json.loads(bytes(output)))
+            output = json.dumps({"id": request.match_info["id"], "content": content}).encode()
+        return await send_json(request, [output])
 
     def _wrap_for_client(self, handler: Handler) -> Handler:
         """Return a handler that checks the API key and shapes errors as the client expects."""

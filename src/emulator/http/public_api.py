@@ -1,6 +1,7 @@
 """The routes for callers, such as run, stream and status, and the callers' webhooks."""
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +19,7 @@ from emulator.http.wire import (
     read_body,
     read_query_number,
     refuse_when_closed,
+    send_json,
     validate,
 )
 from emulator.options import (
@@ -32,6 +34,8 @@ from emulator.state.job import Job, Policy, Status
 from emulator.state.job_queue import Queue
 
 log = logging.getLogger("emulator")
+
+_JSON = {"Content-Type": "application/json"}
 
 
 class JobRequest(BaseModel):
@@ -61,17 +65,17 @@ class PublicApi:
             web.get("/health", self.health),
         ]
 
-    async def run(self, request: web.Request) -> web.Response:
+    async def run(self, request: web.Request) -> web.StreamResponse:
         job = await self._submit(request, MAX_RUN_BYTES)
-        return web.json_response(job.status_object())
+        return await send_json(request, job.status_json())
 
-    async def runsync(self, request: web.Request) -> web.Response:
+    async def runsync(self, request: web.Request) -> web.StreamResponse:
         wait_s = self._read_wait_s(request)
         job = await self._submit(request, MAX_RUNSYNC_BYTES, sync=True)
         await self._wait_for(job, lambda: job.has_ended, wait_s)
-        return web.json_response(job.status_object())
+        return await send_json(request, job.status_json())
 
-    async def stream(self, request: web.Request) -> web.Response:
+    async def stream(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
         await self._wait_for(
             job, lambda: job.has_unread_chunks or job.has_ended, self._options.stream_poll_s
@@ -80,27 +84,27 @@ class PublicApi:
         body: dict[str, Any] = {"status": job.status, "stream": chunks}
         if job.error is not None:
             body["error"] = job.error
-        return web.json_response(body)
+        return await send_json(request, [json.dumps(body).encode()])
 
-    async def status(self, request: web.Request) -> web.Response:
+    async def status(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
         ttl_ms = read_query_number(request, "ttl", (0, TTL_BOUNDS_MS[1]))
         if ttl_ms is not None:
             self._queue.set_ttl(job, ttl_ms / 1000)
-        return web.json_response(job.status_object())
+        return await send_json(request, job.status_json())
 
-    async def status_sync(self, request: web.Request) -> web.Response:
+    async def status_sync(self, request: web.Request) -> web.StreamResponse:
         # RunPod documents only this route's rate limit, but its JavaScript client calls the route.
         job = find_job(self._queue, request)
         await self._wait_for(job, lambda: job.has_ended, self._read_wait_s(request))
-        return web.json_response(job.status_object())
+        return await send_json(request, job.status_json())
 
-    async def cancel(self, request: web.Request) -> web.Response:
+    async def cancel(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
         self._queue.cancel(job)
-        return web.json_response(job.status_object())
+        return await send_json(request, job.status_json())
 
-    async def retry(self, request: web.Request) -> web.Response:
+    async def retry(self, request: web.Request) -> web.StreamResponse:
         job = find_job(self._queue, request)
         if job.status not in (Status.FAILED, Status.TIMED_OUT):
             raise web.HTTPBadRequest(
@@ -108,7 +112,7 @@ class PublicApi:
             )
         refuse_when_closed(self._queue)
         self._queue.retry(job)
-        return web.json_response(job.status_object())
+        return await send_json(request, job.status_json())
 
     async def purge_queue(self, request: web.Request) -> web.Response:
         return web.json_response({"removed": self._queue.purge(), "status": "completed"})
@@ -171,11 +175,12 @@ class Webhooks:
         await asyncio.gather(*self._posts, return_exceptions=True)
 
     async def _post(self, job: Job, url: str) -> None:
+        body = b"".join(job.status_json())
         try:
             # One session per post: webhooks are few, and each may go to another host.
             async with (
                 RetryClient(retry_options=self._retry) as client,
-                client.post(url, json=job.status_object(), allow_redirects=False) as response,
+                client.post(url, data=body, headers=_JSON, allow_redirects=False) as response,
             ):
                 status = str(response.status)
         except (aiohttp.ClientError, TimeoutError) as error:

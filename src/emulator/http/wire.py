@@ -1,6 +1,8 @@
-"""Reads and validates requests, for all routes."""
+"""Reads and validates requests, and sends large responses, for all routes."""
 
+import asyncio
 import re
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -12,6 +14,10 @@ from emulator.options import MAX_READ_BYTES
 from emulator.state.job import Job
 from emulator.state.job_queue import Queue
 
+# Bytes of a response that are sent at a time, and seconds that a caller has to read them.
+SEND_BYTES = 65_536
+READ_TIMEOUT_S = 30.0
+
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
@@ -21,17 +27,22 @@ async def read_body(request: web.Request, max_bytes: int, oversize_status: int =
     Raises:
         web.HTTPBadRequest: The body is unreadable, or too large (then with ``oversize_status``).
     """
+    # Not request.read(), which stores the bytes in the request until the connection has another.
+    body, size = bytearray(), 0
     try:
-        body = await request.read()
-    except web.HTTPRequestEntityTooLarge:
-        size = f"more than {MAX_READ_BYTES:,}"
+        while (part := await request.content.readany()) and size <= MAX_READ_BYTES:
+            size += len(part)
+            if size <= max_bytes:
+                body += part
+            else:
+                # Read on without storing the bytes, so that the client gets the response.
+                body.clear()
     except web.RequestPayloadError as error:
         raise web.HTTPBadRequest(text=f"the body can't be read: {error}") from error
-    else:
-        if len(body) <= max_bytes:
-            return body
-        size = f"{len(body):,}"
-    too_large = web.HTTPBadRequest(text=f"the body has {size} bytes, and {max_bytes:,} is the most")
+    if size <= max_bytes:
+        return bytes(body)
+    text = f"more than {MAX_READ_BYTES:,}" if size > MAX_READ_BYTES else f"{size:,}"
+    too_large = web.HTTPBadRequest(text=f"the body has {text} bytes, and {max_bytes:,} is the most")
     too_large.set_status(oversize_status)
     raise too_large
 
@@ -116,3 +127,46 @@ def describe_errors(error: ValidationError) -> str:
         for mistake in error.errors(include_url=False, include_input=False)
     ]
     return "; ".join(mistakes)
+
+
+async def send_json(
+    request: web.Request, parts: Iterable[bytes | memoryview], status: int = 200
+) -> web.StreamResponse:
+    """Send the parts of a JSON text: a large one only as fast as the caller reads it."""
+    return await send_parts(request, parts, status, "application/json")
+
+
+async def send_parts(
+    request: web.Request, parts: Iterable[bytes | memoryview], status: int, content_type: str
+) -> web.StreamResponse:
+    """Send the parts of a text, in UTF-8, as ``send_json`` does."""
+    parts = list(parts)
+    size = sum(map(len, parts))
+    if size <= SEND_BYTES or request.method == "HEAD":
+        body = b"".join(parts)
+        return web.Response(body=body, status=status, content_type=content_type, charset="utf-8")
+    response = web.StreamResponse(status=status)
+    response.content_type, response.charset, response.content_length = content_type, "utf-8", size
+    await response.prepare(request)
+    for part in parts:
+        for start in range(0, len(part), SEND_BYTES):
+            await write_part(request, response, part[start : start + SEND_BYTES])
+    await response.write_eof()
+    return response
+
+
+async def write_part(
+    request: web.Request, response: web.StreamResponse, part: bytes | memoryview
+) -> None:
+    """Write a part of a response, and wait until most of it is read.
+
+    Raises:
+        ConnectionError: The caller has hung up, or does not read.
+    """
+    try:
+        async with asyncio.timeout(READ_TIMEOUT_S):
+            await response.write(part)
+    except TimeoutError:
+        if request.transport is not None:
+            request.transport.abort()
+        raise ConnectionResetError("the caller does not read the response") from None

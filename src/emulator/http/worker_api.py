@@ -8,10 +8,17 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Handler
+from pydantic_core import from_json
 
 from emulator.faults import Action, ActiveFault, Call, Faults
 from emulator.http.app import FAULT_KEY
-from emulator.http.wire import find_job, parse_object, read_body, read_query_number
+from emulator.http.wire import (
+    find_job,
+    parse_object,
+    parse_raw_values,
+    read_body,
+    read_query_number,
+)
 from emulator.http.worker_port import is_closed_by_peer, reset_connection
 from emulator.options import MAX_CHUNK_BYTES, MAX_RUNSYNC_BYTES, Options
 from emulator.state.job import Condition, Job, Status
@@ -122,27 +129,32 @@ class WorkerApi:
         job = find_job(self._queue, request)
         is_accepted = self._queue.accepts_posts(job, request.match_info["worker"])
         try:
-            result = parse_object(await read_body(request, MAX_RUNSYNC_BYTES))
+            # The output stays unparsed: parsing a large one would block all other requests.
+            raw = parse_raw_values(await read_body(request, MAX_RUNSYNC_BYTES))
         except web.HTTPBadRequest:
             # As on the platform: the worker receives the error, the job completes with no output.
             if is_accepted:
                 self._queue.complete(job, None)
             raise
+        keys = raw.keys() & {"status", "error"}
+        result = {key: from_json(bytes(raw[key])) for key in keys}
         if result.get("status") != "IN_PROGRESS":
             worker = self._get_worker(request)
             worker.results += 1
             worker.late_posts += job.has_ended
         if is_accepted:
-            self._store_result(job, result)
+            self._store_result(job, result, raw.get("output"))
         return await self._acknowledge(request, Call.DONE)
 
-    def _store_result(self, job: Job, result: dict[str, Any]) -> None:
+    def _store_result(self, job: Job, result: dict[str, Any], output: msgspec.Raw | None) -> None:
+        if output is not None and bytes(output) == b"null":
+            output = None
         if result.get("status") == "IN_PROGRESS":  # the SDK's progress_update
-            self._queue.store_progress(job, result.get("output"))
+            self._queue.store_progress(job, None if output is None else from_json(bytes(output)))
         elif error := result.get("error"):
             self._queue.fail(job, error if isinstance(error, str) else str(error))
         else:
-            self._queue.complete(job, result.get("output"))
+            self._queue.complete(job, output)
 
     async def ping(self, request: web.Request) -> web.StreamResponse:
         worker = self._get_worker(request)

@@ -95,7 +95,7 @@ class Job:
     worker_id: str | None = None  # id of the worker that took the job
     progress: Any = None  # the handler's last progress update
     chunks: list[Chunk] = field(default_factory=list)  # every stream post, in order
-    output: Any = None  # from the final post
+    result: bytes | None = None  # the output in the final post, as received JSON
     error: str | None = None
     queued_at: float = field(default_factory=time.monotonic)
     started_at: float | None = None
@@ -111,6 +111,11 @@ class Job:
     def input(self) -> Any:
         """The parsed input."""
         return json.loads(bytes(self.payload["input"]))
+
+    @property
+    def output(self) -> Any:
+        """The parsed output of the final post."""
+        return None if self.result is None else json.loads(self.result)
 
     @property
     def has_ended(self) -> bool:
@@ -158,13 +163,17 @@ class Job:
         self.attempt += 1
         self.is_redelivered, self.ttl_ends_at = False, None
         self.status = Status.IN_QUEUE
-        self.worker_id = self.progress = self.output = self.error = None
+        self.worker_id = self.progress = self.result = self.error = None
         self.chunks, self._read_count = [], 0
         self.queued_at = time.monotonic()
         self.started_at = self.ended_at = None
 
-    def status_object(self) -> dict[str, Any]:
-        """Return the job for callers and webhooks; the output of a running job is its progress."""
+    def status_json(self) -> list[bytes]:
+        """Return the parts of the JSON of the job for callers and webhooks.
+
+        The output of a running job is its progress. The output of the others is a part of its own,
+        since copying or parsing a large one for each request would take long.
+        """
         body: dict[str, Any] = {"id": self.id, "status": self.status}
         if self.worker_id is not None:
             body["workerId"] = self.worker_id
@@ -172,12 +181,13 @@ class Job:
             body["delayTime"] = _to_milliseconds(self.started_at - self.queued_at)
             if self.ended_at is not None:
                 body["executionTime"] = _to_milliseconds(self.ended_at - self.started_at)
-        output = self.progress if self.status is Status.IN_PROGRESS else self.output
-        if output is not None:
-            body["output"] = output
+        output = self.result
+        if self.status is Status.IN_PROGRESS:
+            output = None if self.progress is None else json.dumps(self.progress).encode()
         if self.error is not None:
             body["error"] = self.error
-        return body
+        head = json.dumps(body).encode()
+        return [head] if output is None else [head[:-1], b', "output": ', output, b"}"]
 
     def timings(self) -> dict[str, Any]:
         """Return ``queued_at`` in Unix time, seconds from then to each event, and chunk sizes."""

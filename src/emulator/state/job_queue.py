@@ -130,8 +130,9 @@ class Queue:
             job.changed.notify_all()
 
     def complete(self, job: Job, output: Any) -> None:
+        """End a job with its output, as a value or as ``msgspec.Raw``; None: without one."""
         if job.status is Status.IN_PROGRESS:
-            job.output = output
+            job.result = None if output is None else bytes(_to_raw_json(output))
             self._end_job(job, Status.COMPLETED)
 
     def fail(self, job: Job, error: str) -> None:

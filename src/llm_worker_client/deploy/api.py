@@ -5,7 +5,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -83,15 +83,15 @@ class Api:
     # Requests about the account's endpoints.
 
     def list_endpoints(self) -> list[Json]:
-        """Return the account's endpoints."""
-        endpoints: list[Json] = self._send("GET", self.endpoints_url())["endpoints"]
-        return endpoints
+        """Return the account's endpoints, with an empty id or name if the platform sends none."""
+        return _read_list(self._send("GET", self.endpoints_url()), "endpoints")
 
     def find_endpoint_by_name(self, name: str) -> Json | None:
         """Return the endpoint with this name; None if no endpoint has it.
 
         Raises:
             DuplicateName: If several endpoints have this name, aside from the FlashBoot suffix.
+            NoResponse: If the platform sends no id of it.
         """
         return _find_by_name(name, self.list_endpoints())
 
@@ -105,14 +105,14 @@ class Api:
         endpoints = self.list_endpoints()
         by_id = next((endpoint for endpoint in endpoints if endpoint["id"] == name), None)
         if (found := by_id or _find_by_name(name, endpoints)) is None:
-            names = ", ".join(sorted(endpoint["name"] for endpoint in endpoints)) or "none"
+            names = ", ".join(sorted(one["name"] for one in endpoints if one["name"])) or "none"
             raise NoEndpoint(f"there is no endpoint named {name}; those of the account: {names}")
         return found
 
     def create_endpoint(self, body: Json) -> Json:
-        """Create an endpoint and return it; if no response arrives, look for it by its name."""
+        """Create an endpoint and return it; if no response names it, look for it by its name."""
         try:
-            return self._send("POST", self.endpoints_url(), body)
+            return _check_key(self._send("POST", self.endpoints_url(), body), "id")
         except NoResponse:
             if (found := self.find_endpoint_by_name(body["name"])) is None:
                 raise
@@ -130,15 +130,20 @@ class Api:
                 raise
 
     def get_workers(self, endpoint_id: str) -> Json:
-        return self._send("GET", self.endpoints_url(endpoint_id, "workers"))
+        """Return an endpoint's workers, and their numbers by state as ``summary``."""
+        response = self._send("GET", self.endpoints_url(endpoint_id, "workers"))
+        defaults = {"status": "", "isStale": False}
+        workers = [defaults | worker for worker in _read_list(response, "workers", ("id",))]
+        counts, summary = {"total": len(workers), "unhealthy": 0}, response.get("summary")
+        counts |= summary if isinstance(summary, dict) else {}
+        return {"summary": counts, "workers": workers}
 
     def get_releases(self, endpoint_id: str) -> Json:
         return self._send("GET", self.endpoints_url(endpoint_id, "releases"))
 
     def list_volumes(self) -> list[Json]:
         """Return the account's network volumes."""
-        response = self._send("GET", f"{self._api_url}/network-volumes")
-        return list(response["networkVolumes"])
+        return _read_list(self._send("GET", f"{self._api_url}/network-volumes"), "networkVolumes")
 
     def get_serverless_billing(self, endpoint_id: str, start: str, end: str) -> Json:
         """Return an endpoint's bills by day, from ``start`` until before ``end`` (RFC 3339)."""
@@ -157,7 +162,7 @@ class Api:
             worker_id: The id of the worker.
             query: The platform's options ``tail``, ``since`` and ``source``.
             last_id: The id of the last event that was received; empty if there was none.
-            idle_s: Seconds without an event after which the iterator ends.
+            idle_s: Seconds without any bytes after which reading raises a ``ReadTimeout``.
         """
         url = self.endpoints_url(endpoint_id, "workers", worker_id, "logs")
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
@@ -170,7 +175,7 @@ class Api:
                 if not response.is_success:
                     response.read()
                     raise self._make_api_error(request, response)
-                yield _read_until_idle(response.iter_lines(), idle_s)
+                yield response.iter_lines()
         except httpx2.HTTPError as error:
             raise _no_response_error(request, error) from None
 
@@ -180,7 +185,8 @@ class Api:
         """Submit a job to the endpoint and return the job's id."""
         url = _join_url(self._queue_url, endpoint_id, "run")
         # If only the response is lost, a retry submits the test job twice, which does no harm.
-        return str(self._send("POST", url, {"input": job_input}, can_retry=True)["id"])
+        response = self._send("POST", url, {"input": job_input}, can_retry=True)
+        return str(_check_key(response, "id")["id"])
 
     def get_job(self, endpoint_id: str, job_id: str) -> Json:
         return self._send("GET", _join_url(self._queue_url, endpoint_id, "status", job_id))
@@ -271,24 +277,27 @@ def _find_by_name(name: str, endpoints: list[Json]) -> Json | None:
             f"{len(matches)} endpoints are named {name}: {ids}; "
             "rename one in the console, or delete it by its id: deploy delete <id>"
         )
+    if matches and not matches[0]["id"]:
+        raise NoResponse(f"the platform sends no id of the endpoint {name}")
     return matches[0] if matches else None
+
+
+def _read_list(response: Json, key: str, names: tuple[str, ...] = ("id", "name")) -> list[Json]:
+    """Return a list of objects in a response, each with these values, which may be empty."""
+    items = _check_key(response, key)[key]
+    objects = [item if isinstance(item, dict) else {} for item in items]
+    return [one | {name: str(one.get(name) or "") for name in names} for one in objects]
+
+
+def _check_key(response: Json, key: str) -> Json:
+    """Return a response; raise ``NoResponse`` if its list or its id is missing."""
+    if not isinstance(response.get(key), str if key == "id" else list):
+        raise NoResponse(f"the answer of the platform has no valid {key}")
+    return response
 
 
 def _join_url(base: str, *parts: str) -> str:
     return "/".join([base, *(quote(part, safe="") for part in parts)])
-
-
-def _read_until_idle(lines: Iterator[str], idle_s: float) -> Iterator[str]:
-    last_event_at = time.monotonic()
-    with suppress(httpx2.ReadTimeout):
-        for line in lines:
-            now = time.monotonic()
-            # A comment line keeps the connection alive, but has no content.
-            if line and not line.startswith(":"):
-                last_event_at = now
-            elif now - last_event_at > idle_s:
-                return
-            yield line
 
 
 def _no_response_error(request: str, error: httpx2.HTTPError) -> NoResponse:

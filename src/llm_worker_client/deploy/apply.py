@@ -39,12 +39,14 @@ class EndpointDeployer:
         report: Prints a line about the progress.
         warn: Prints a line about an endpoint that may cost money.
         wait_s: Seconds to wait for the response to a test job; 0 to send no test job.
+        created_id: Id of the endpoint that the deployment has created, even if it failed later.
     """
 
     api: Api
     report: Callable[[str], None]
     warn: Callable[[str], None]
     wait_s: float = RESPONSE_WAIT_S
+    created_id: str | None = field(default=None, init=False)
 
     def deploy(self, step: DeployStep) -> str:
         """Send a step's request, wait until a test job is answered, and return the endpoint's id.
@@ -81,7 +83,7 @@ class EndpointDeployer:
 
     def _send_step_request(self, step: DeployStep) -> str:
         if step.existing is None:
-            endpoint_id = str(self.api.create_endpoint(step.body)["id"])
+            self.created_id = endpoint_id = str(self.api.create_endpoint(step.body)["id"])
             url = self.api.openai_url(endpoint_id)
             self.report(f"created: {endpoint_id}, for OpenAI's clients {url}")
         else:

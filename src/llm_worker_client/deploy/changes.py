@@ -100,10 +100,10 @@ def check_volumes(api: Api, desired: Json) -> None:
             # The account key may have access to endpoints only, and can't list volumes then.
             return
         raise
-    data_centers = {volume["id"]: volume["dataCenter"] for volume in volumes}
+    data_centers = {volume["id"]: volume.get("dataCenter") for volume in volumes}
     allowed = desired.get("dataCenterIds") or data_centers.values()
     available = ", ".join(
-        f"{each['id']} ({each['name']}, {each['dataCenter']})" for each in volumes
+        f"{each['id']} ({each['name']}, {each.get('dataCenter')})" for each in volumes
     )
     mistakes = [
         f"volumes: {id} is in {data_centers[id]}, which data_centers leaves out"

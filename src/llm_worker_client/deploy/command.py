@@ -22,6 +22,7 @@ from llm_worker_client.deploy.errors import DeployError, PlanError
 from llm_worker_client.deploy.plan import EndpointPlan, read_plan_file, validate_plan
 from llm_worker_client.deploy.settings import SecretMasker
 from llm_worker_client.deploy.workers import WorkerLog, format_status, get_status, only_worker_id
+from llm_worker_client.terminal import print_line, print_message, print_text
 
 # Exit statuses for an invalid command line or plan, and for an interruption.
 USAGE_ERROR = 2
@@ -48,8 +49,7 @@ class AccountCommand:
         """Print a line about the progress or an error to stderr."""
         # The terminal may be closed, which must not interrupt the work.
         with suppress(OSError):
-            sys.stderr.write(self.secrets.mask(text) + "\n")
-            sys.stderr.flush()
+            print_message(self.secrets.mask(text))
 
     @contextmanager
     def open_api(self) -> Iterator[Api]:
@@ -63,10 +63,15 @@ class AccountCommand:
 class DeployCommand(AccountCommand):
     """One run of the command ``deploy``."""
 
-    def print_masked(self, text: str) -> None:
+    def print_masked(self, line: str) -> None:
         """Print a line of the result."""
-        sys.stdout.write(self.secrets.mask(text) + "\n")
+        print_line(self.secrets.mask(line))
         sys.stdout.flush()
+
+    def print_json(self, content: dict[str, Any]) -> None:
+        """Print the result; with sorted keys, so that the same one prints the same bytes."""
+        text = json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)
+        print_text(self.secrets.mask(text))
 
     def run_plan(self) -> None:
         request = self._make_request_body()
@@ -76,8 +81,7 @@ class DeployCommand(AccountCommand):
             with self.open_api() as api:
                 step = self._plan_deploy_step(api, request)
         content = {"method": step.method, "url": step.url, "body": step.body}
-        # The keys are sorted, so that the same step prints the same bytes.
-        self.print_masked(_to_json(content | {"changes": step.changes}))
+        self.print_json(content | {"changes": step.changes})
 
     def run_apply(self) -> None:
         request = self._make_request_body()
@@ -91,7 +95,10 @@ class DeployCommand(AccountCommand):
     def run_status(self) -> None:
         with self.open_api() as api:
             status = get_status(api, self._get_endpoint(api))
-        for line in [_to_json(status)] if self.options.json else format_status(status):
+        if self.options.json:
+            self.print_json(status)
+            return
+        for line in format_status(status):
             self.print_masked(line)
 
     def run_logs(self) -> None:
@@ -273,7 +280,3 @@ def _parse_setting(text: str) -> tuple[str, str]:
         # Don't print the text, which may contain a secret.
         raise argparse.ArgumentTypeError("write NAME=VALUE")
     return name, value
-
-
-def _to_json(content: dict[str, Any]) -> str:
-    return json.dumps(content, indent=2, sort_keys=True, ensure_ascii=False)

@@ -18,6 +18,7 @@ from llm_worker_client.deploy.plan import (
     validate_plan,
 )
 from llm_worker_client.deploy.settings import LISTING
+from llm_worker_client.terminal import make_printable
 
 log = getLogger(__name__)
 
@@ -142,7 +143,15 @@ class ModelEndpoints:
 
     def _deploy(self, request: Json, existing: Json | None) -> str:
         step = plan_deploy_step(request, existing, self._api.endpoints_url())
-        return EndpointDeployer(self._api, log.info, log.warning, wait_s=0).deploy(step)
+        return EndpointDeployer(self._api, _report, _warn, wait_s=0).deploy(step)
+
+
+def _report(text: str) -> None:
+    log.info(make_printable(text))
+
+
+def _warn(text: str) -> None:
+    log.warning(make_printable(text))
 
 
 def _validate_arguments(arguments: Mapping[str, Any]) -> Json:

@@ -1,9 +1,12 @@
 """The logs and the status of an endpoint's workers."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+
+import httpx2
 
 from llm_worker_client.deploy.api import Api, Json
 from llm_worker_client.deploy.errors import ApiError, NoEndpoint, NoResponse, PlanError
@@ -39,7 +42,7 @@ class WorkerLog:
             self.endpoint_id, self.worker_id, self.query, self._last_id, idle_s
         ) as lines:
             repeated, repeated_id = self._seen_count, self._last_id
-            for event_id, text in _parse_log_events(lines):
+            for event_id, text in _parse_log_events(_read_until_idle(lines, idle_s)):
                 # A reopened stream may begin with lines that were already received.
                 if repeated and event_id == repeated_id:
                     repeated -= 1
@@ -68,6 +71,19 @@ class WorkerLog:
                     return
                 raise
             self.api.sleep(_RECONNECT_PAUSE_S)
+
+
+def _read_until_idle(lines: Iterator[str], idle_s: float) -> Iterator[str]:
+    last_event_at = time.monotonic()
+    with suppress(httpx2.ReadTimeout):
+        for line in lines:
+            now = time.monotonic()
+            # A comment line keeps the connection alive, but has no content.
+            if line and not line.startswith(":"):
+                last_event_at = now
+            elif now - last_event_at > idle_s:
+                return
+            yield line
 
 
 def only_worker_id(api: Api, endpoint: Json) -> str:

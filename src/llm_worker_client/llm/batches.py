@@ -16,6 +16,7 @@ from llm_worker_client.llm.prompts import Item
 from llm_worker_client.mapping import Refusal
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES
 from llm_worker_client.steps import PlatformUnreachable
+from llm_worker_client.terminal import make_printable
 from llm_worker_client.transport import RunpodTransport
 
 # Placeholder base URL; the transport ignores it and turns each request into a job.
@@ -107,7 +108,7 @@ class Batch:
 
     def _wait_for_end(self, use_tqdm: bool) -> dict[str, Any]:
         pause = MIN_POLL_DELAY
-        with tqdm(desc=self.id, disable=not use_tqdm) as bar:
+        with tqdm(desc=make_printable(self.id), disable=not use_tqdm) as bar:
             while True:
                 batch = self._retrieve_batch_object()
                 counts = batch["request_counts"]

@@ -14,6 +14,7 @@ from llm_worker_client.mapping.requests import (
     convert_request,
     find_dialect,
     is_upload,
+    takes_body,
 )
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "find_dialect",
     "is_upload",
     "refusal_from_report",
+    "takes_body",
 ]

@@ -177,8 +177,7 @@ def convert_request(request: Request, endpoint: str) -> JobRequest | ForwardedRe
     form = request.form
     if form is None and is_upload(request, endpoint) and request.body:
         form = forms.parse_form(request.header("content-type"), (request.body,))
-    has_body = request.method not in _READ_METHODS and not _UNSERVED.fullmatch(route)
-    body = _parse_body(request, form) if has_body else None
+    body = _parse_body(request, form) if takes_body(request, endpoint) else None
     is_stream = bool(body and body.get("stream") is True)
     kind = rule.kind or (OutputKind.EVENTS if is_stream else OutputKind.WHOLE)
     receipt = {"receipt": True} if request.header(RECEIPT_HEADER) == "1" else {}
@@ -190,6 +189,12 @@ def convert_request(request: Request, endpoint: str) -> JobRequest | ForwardedRe
         range_header=request.header("range"),
         large_form=form if form is not None and _has_large_file(form) else None,
     )
+
+
+def takes_body(request: Request, endpoint: str) -> bool:
+    """Return whether a request's body is read: the bodies of the others have no meaning."""
+    is_unserved = _UNSERVED.fullmatch(_unversioned_path(request, endpoint))
+    return request.method not in _READ_METHODS and not is_unserved
 
 
 def is_upload(request: Request, endpoint: str) -> bool:

@@ -2,9 +2,11 @@
 
 import base64
 import binascii
+import codecs
 import json
 import re
-from typing import Any
+from collections.abc import Iterator
+from typing import IO, Any
 
 from llm_worker_client.mapping.errors import Dialect, Refusal
 from llm_worker_client.steps import ResponseHead
@@ -13,6 +15,9 @@ JSON = "application/json"
 EVENTS = "text/event-stream; charset=utf-8"
 TEXT = "text/plain; charset=utf-8"
 BINARY = "application/octet-stream"
+# Bytes of a file's content that are encoded at a time: a multiple of 3, so that the base64 of all
+# blocks is the base64 of the content.
+_BLOCK_BYTES = 3 * 2**16
 _DONE = b"data: [DONE]\n\n"
 # Last event of a stream: of chats and completions, Anthropic's messages or OpenAI's responses.
 _LAST_EVENT = re.compile(
@@ -108,6 +113,50 @@ def decode_file_content(output: Any) -> bytes:
         return base64.b64decode(output["content_base64"], validate=True)
     except (TypeError, KeyError, binascii.Error):
         raise Refusal(502, "The worker's answer is not the content of a file.") from None
+
+
+class JsonContent:
+    """LLM Engine's object with a file's content: as text, or as base64 if it is not UTF-8.
+
+    Args:
+        file_id: Id of the file.
+        stored: A temporary file, since all parts must be known to decide between the two.
+    """
+
+    def __init__(self, file_id: str, stored: IO[bytes]) -> None:
+        self._file_id = file_id
+        self._stored = stored
+        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._is_text = True
+
+    def store(self, part: bytes) -> None:
+        """Append a part of the content; raise ``Refusal`` if the disk is full."""
+        try:
+            self._stored.write(part)
+        except OSError as error:
+            message = f"The file can't be stored on this machine: {error.strerror or error}"
+            raise Refusal(507, message) from None
+        self._is_text = self._is_text and self._can_decode(part)
+
+    def body_parts(self) -> Iterator[bytes]:
+        """Yield the parts of the object, once the whole content is stored."""
+        is_text = self._is_text and self._can_decode(b"", final=True)
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        yield f'{{"id":{_encode(self._file_id)},"content":"'.encode()
+        self._stored.seek(0)
+        while block := self._stored.read(_BLOCK_BYTES):
+            if is_text:
+                yield _encode(decoder.decode(block))[1:-1].encode()
+            else:
+                yield base64.b64encode(block)
+        yield b'"}'
+
+    def _can_decode(self, part: bytes, *, final: bool = False) -> bool:
+        try:
+            self._decoder.decode(part, final)
+        except UnicodeDecodeError:
+            return False
+        return True
 
 
 def _encode_utf8(text: str) -> bytes:

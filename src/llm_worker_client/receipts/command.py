@@ -1,6 +1,5 @@
 """The command `receipts`, which sums the receipts on a network volume or in a copy of it."""
 
-import sys
 from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from contextlib import ExitStack, closing
 from datetime import UTC, date, datetime, timedelta
@@ -21,6 +20,7 @@ from llm_worker_client.receipts.sums import (
     find_group_values,
     sum_receipts,
 )
+from llm_worker_client.terminal import print_message, print_text
 from llm_worker_client.volume import VolumeError, VolumeNotConfigured, open_volume
 
 if TYPE_CHECKING:
@@ -84,9 +84,11 @@ def run(options: Namespace, today: date | None = None) -> int:
             sums = _sum_receipts(source, days, by, endpoint or options.endpoint)
             bill = reconcile(sums, api, endpoint) if api else None
     except (VolumeNotConfigured, NoApiKey, PlanError) as error:
-        return _print_error(error, USAGE_ERROR)
+        print_message(error)
+        return USAGE_ERROR
     except (VolumeError, DeployError) as error:
-        return _print_error(error, 1)
+        print_message(error)
+        return 1
     except KeyboardInterrupt:
         return INTERRUPTED
     _print_report(options, sums, bill)
@@ -147,13 +149,14 @@ def _print_report(options: Namespace, sums: ReceiptSums, bill: Reconciliation | 
     lines = list(report.format_reconciliation(bill)) if bill else []
     notes = list(report.format_notes(sums))
     if options.json:
-        _print(report.to_json(sums, bill))
+        print_text(report.to_json(sums, bill))
     elif options.csv:
-        _print(report.to_csv(sums))
+        print_text(report.to_csv(sums))
         notes += lines
     else:
-        _print("\n".join([report.format_table(sums), *lines]))
-    sys.stderr.writelines(f"{note}\n" for note in notes)
+        print_text("\n".join([report.format_table(sums), *lines]))
+    for note in notes:
+        print_message(note)
 
 
 def _parse_day(text: str) -> date:
@@ -169,12 +172,3 @@ def _parse_group_field(text: str) -> str:
     except ValueError as error:
         raise ArgumentTypeError(str(error)) from None
     return text
-
-
-def _print_error(error: Exception, status: int) -> int:
-    sys.stderr.write(f"{error}\n")
-    return status
-
-
-def _print(text: str) -> None:
-    sys.stdout.write(f"{text}\n")

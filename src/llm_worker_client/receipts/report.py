@@ -10,6 +10,7 @@ from typing import Any
 
 from llm_worker_client.receipts.billing import Reconciliation
 from llm_worker_client.receipts.sums import ReceiptSums, UsageTotals
+from llm_worker_client.terminal import make_printable
 
 # Callers choose users and labels; a longer one is cut in a table.
 _MAX_WIDTH = 48
@@ -39,7 +40,7 @@ def format_table(sums: ReceiptSums) -> str:
     total_keys = ["total", *[""] * len(sums.by)][: len(sums.by)]
     rows = [[*sums.by, *titles]]
     rows += [
-        [*map(_make_printable, keys), *_format_numbers(totals, numbers)]
+        [*map(_shorten, keys), *_format_numbers(totals, numbers)]
         for keys, totals in [*sums.groups.items(), (total_keys, sums.total)]
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -136,7 +137,6 @@ def _format_numbers(totals: UsageTotals, numbers: dict[str, tuple[str, str]]) ->
         yield "-" if value is None else format(value, form)
 
 
-def _make_printable(text: str) -> str:
-    """Return the text without characters that would change the terminal."""
-    text = "".join(character if character.isprintable() else "?" for character in text)
+def _shorten(key: str) -> str:
+    text = make_printable(key)
     return text if len(text) <= _MAX_WIDTH else f"{text[: _MAX_WIDTH - 1]}…"

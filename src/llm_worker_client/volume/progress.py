@@ -2,6 +2,7 @@
 
 from tqdm import tqdm
 
+from llm_worker_client.terminal import make_printable
 from llm_worker_client.volume.errors import TransferStopped
 from llm_worker_client.volume.s3 import STOP_EVENT
 
@@ -17,7 +18,9 @@ class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
     def __init__(self, total: int, title: str, *, visible: bool) -> None:
         units = {"unit": "B", "unit_scale": True, "unit_divisor": 1024}
         # None disables the bar unless the output is a terminal.
-        super().__init__(total=total, desc=title, disable=None if visible else True, **units)
+        super().__init__(
+            total=total, desc=make_printable(title), disable=None if visible else True, **units
+        )
         self.transferred = 0
         self.existing = 0
 

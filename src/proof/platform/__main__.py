@@ -30,6 +30,7 @@ from proof.platform.endpoints import (
     delete_endpoints,
     describe_endpoints,
     find_endpoints,
+    name_unidentified,
 )
 from proof.platform.plan import DEFAULT_LIMIT_MINUTES, DEFAULT_MODEL, FAMILY, ProofPlan
 from proof.platform.report import make_report, write_report
@@ -67,11 +68,12 @@ class ProofCommand(AccountCommand):
         try:
             run.perform()
         finally:
+            # First, in case that the report can't be written.
+            self._report_left(run.left)
             versions = self._versions(plan)
             report = make_report(run.outcomes, versions, run.left)
             write_report(report, folder, self.secrets)
             self.report(f"The page: {folder}/README.md\nThe result to send: {folder}/result.json")
-            self._report_left(run.left)
         has_problem = any(
             outcome.problem and not outcome.problem.startswith("skipped")
             for outcome in run.outcomes
@@ -100,13 +102,14 @@ class ProofCommand(AccountCommand):
 
     def _delete_leftovers(self, api: Api) -> dict[str, str]:
         """Offer to delete the endpoints of earlier runs; return those that may be left."""
-        if not (found := find_endpoints(api, FAMILY)):
-            return {}
-        self.report("endpoints of earlier or concurrent runs:")
-        for line in describe_endpoints(found):
-            self.report(line)
-        self._confirm("Delete them, with all their jobs?")
-        left = delete_endpoints(api, found, self.report)
+        found = find_endpoints(api, FAMILY)
+        left = name_unidentified(found.without_ids)
+        if found.names:
+            self.report("endpoints of earlier or concurrent runs:")
+            for line in describe_endpoints(found.names):
+                self.report(line)
+            self._confirm("Delete them, with all their jobs?")
+            left |= delete_endpoints(api, found.names, self.report)
         self._report_left(left)
         return left
 

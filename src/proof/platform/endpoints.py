@@ -2,18 +2,19 @@
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from llm_worker_client.deploy.api import Api, strip_flashboot_suffix
 from llm_worker_client.deploy.apply import NO_WORKERS, EndpointDeployer
 from llm_worker_client.deploy.changes import check_volumes, plan_deploy_step
-from llm_worker_client.deploy.errors import DeployError
 from proof.platform.plan import NAME_PATTERN, ProofPlan
 from proof.platform.time_limit import OutOfTime, limit_time
 
 # Maximum seconds of the deletion of a run's endpoints, with all retries.
 DELETION_LIMIT_S = 240.0
-_PROBLEMS = (DeployError, OutOfTime, KeyboardInterrupt)
+# Whatever fails while endpoints are deleted, the others cost money until they are deleted, too.
+_PROBLEMS = (Exception, OutOfTime, KeyboardInterrupt)
 
 
 class ProofEndpoints:
@@ -38,40 +39,64 @@ class ProofEndpoints:
         step = plan_deploy_step(request, None, self.api.endpoints_url())
         deployer = EndpointDeployer(self.api, self._report, self._report, wait_s)
         self._unidentified.add(request["name"])
-        endpoint_id = deployer.deploy(step)
-        self._names[endpoint_id] = request["name"]
-        self._unidentified.discard(request["name"])
-        return endpoint_id
+        try:
+            return deployer.deploy(step)
+        finally:
+            if deployer.created_id is not None:
+                self._names[deployer.created_id] = request["name"]
+                self._unidentified.discard(request["name"])
 
     def delete_all(self) -> dict[str, str]:
         """Delete the run's endpoints; return the names of those that may be left, by their ids.
 
-        An endpoint whose creation had no response, or failed later, is found by its name.
+        The endpoints with known ids come first. Then an endpoint whose creation had no response is
+        looked for by its name.
         """
         if not self._names and not self._unidentified:
             return {}
         self._report("the endpoints are deleted ...")
+        left = delete_endpoints(self.api, self._names, self._report)
         try:
             with limit_time(DELETION_LIMIT_S / 4):
-                self._names |= find_endpoints(self.api, self._plan.prefix)
-            self._unidentified.clear()
+                found = find_endpoints(self.api, self._plan.prefix)
         except _PROBLEMS as error:
-            self._report(f"the endpoints can't be listed: {str(error) or type(error).__name__}")
-        unidentified = {f"unknown id of {name}": name for name in self._unidentified}
-        return delete_endpoints(self.api, self._names, self._report) | unidentified
+            self._report(f"the endpoints can't be listed: {_describe(error)}")
+            return left | name_unidentified(self._unidentified)
+        others = {id: name for id, name in found.names.items() if id not in self._names}
+        left |= delete_endpoints(self.api, others, self._report)
+        missing = self._unidentified - set(others.values()) if found.is_incomplete else set()
+        return left | name_unidentified(missing | found.without_ids)
 
 
-def find_endpoints(api: Api, prefix: str) -> dict[str, str]:
-    """Return the names of the endpoints of proofs that begin with a prefix, by their ids."""
-    names = {
-        str(endpoint["id"]): strip_flashboot_suffix(endpoint["name"])
-        for endpoint in api.list_endpoints()
-    }
-    return {
-        id: name
-        for id, name in names.items()
-        if name.startswith(prefix) and NAME_PATTERN.fullmatch(name)
-    }
+@dataclass(frozen=True)
+class FoundEndpoints:
+    """The endpoints of proofs in the account's list.
+
+    Attributes:
+        names: Their names by their ids.
+        without_ids: Names of those whose ids the list lacks.
+        is_incomplete: Whether the list lacks the name or the id of any endpoint.
+    """
+
+    names: dict[str, str]
+    without_ids: set[str]
+    is_incomplete: bool
+
+
+def find_endpoints(api: Api, prefix: str) -> FoundEndpoints:
+    """Find the endpoints of proofs whose names begin with a prefix."""
+    listed = [(one["id"], strip_flashboot_suffix(one["name"])) for one in api.list_endpoints()]
+    ours = [(id, name) for id, name in listed if name.startswith(prefix)]
+    ours = [(id, name) for id, name in ours if NAME_PATTERN.fullmatch(name)]
+    return FoundEndpoints(
+        {id: name for id, name in ours if id},
+        {name for id, name in ours if not id},
+        any(not id or not name for id, name in listed),
+    )
+
+
+def name_unidentified(names: set[str]) -> dict[str, str]:
+    return {f"unknown id of {name}": name for name in names}
 
 
 def delete_endpoints(
@@ -89,11 +114,15 @@ def delete_endpoints(
             report(f"deleted: {name} ({id})")
         except _PROBLEMS as error:
             left[id] = name
-            report(f"not deleted: {name} ({id}): {str(error) or type(error).__name__}")
+            report(f"not deleted: {name} ({id}): {_describe(error)}")
             with suppress(*_PROBLEMS), limit_time(30):
                 api.update_endpoint(id, NO_WORKERS)
                 report(f"{name} ({id}) can start no workers now")
     return left
+
+
+def _describe(error: BaseException) -> str:
+    return str(error) or type(error).__name__
 
 
 def describe_endpoints(names: dict[str, str]) -> Iterable[str]:

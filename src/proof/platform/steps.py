@@ -44,7 +44,7 @@ STEPS = (
         "chat",
         "A chat has one response; its id contains the job's id.",
         calls.chat,
-        "http/gateway.py: OpenAIGateway._whole_response",
+        "http/gateway.py: OpenAIGateway._send_whole",
     ),
     ProofStep(
         "streamed chat",
@@ -56,13 +56,13 @@ STEPS = (
         "completion",
         "A completion has one response; its id contains the job's id.",
         calls.complete_text,
-        "http/gateway.py: OpenAIGateway._whole_response",
+        "http/gateway.py: OpenAIGateway._send_whole",
     ),
     ProofStep(
         "runsync",
         "The response is the finished job with its yields.",
         calls.run_synchronously,
-        "state/job.py: Job.status_object",
+        "state/job.py: Job.status_json",
     ),
     ProofStep(
         "run and stream",

@@ -213,9 +213,9 @@ def _make_config(
     lifespan: Literal["on", "off"],
 ) -> uvicorn.Config:
     """Return the configuration of an app's server, with the filters for ``host`` and the ports."""
-    key, origins = settings.serve_api_key, settings.allowed_origins
+    origins = settings.allowed_origins
     # On other hosts, clients use names of the server that the worker can't know or check.
-    if host in LOOPBACK and key is None and "*" not in origins:
+    if host in LOOPBACK and "*" not in origins:
         app = WebPageFilter(app, origins)
     app = add_cors(app, origins)
     if health is not None:

@@ -5,7 +5,7 @@ All requests and responses are validated against the published document.
 
 import json
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import responses
@@ -34,6 +34,7 @@ class Fault:
         detail: Detail of the response.
         errors: Errors of the response.
         takes_effect: Whether the call has its effect nevertheless.
+        edit: Changes the content of a response that is otherwise correct; None for an error.
     """
 
     verb: str
@@ -44,6 +45,7 @@ class Fault:
     detail: str = "planted"
     errors: list[str] = field(default_factory=list)
     takes_effect: bool = False
+    edit: Callable[[Any], Any] | None = None
 
     def matches(self, verb: str, path: str) -> bool:
         return self.times > 0 and verb == self.verb and path.endswith(self.path_end)
@@ -103,14 +105,16 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(length)) if length else None
         self.api.calls.append(Call(self.command, url.path, body))
         fault = self.api.take_fault(self.command, url.path)
-        if fault and not fault.takes_effect:
+        if fault and not fault.takes_effect and not fault.edit:
             self._fail(fault)
             return
         try:
             status, content = self._content(url.path, dict(parse_qsl(url.query)), body)
         except Refusal as refusal:
             status, content = refusal.status, problem(refusal.status, *refusal.args)
-        if fault:
+        if fault and fault.edit:
+            self._send(status, fault.edit(content), {})
+        elif fault:
             self._fail(fault)
         elif url.path.endswith("/logs") and status == 200:
             self._stream(content)

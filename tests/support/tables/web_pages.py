@@ -1,7 +1,6 @@
-"""Requests without a key to a server on this machine: from programs, and from pages in a browser.
+"""Requests to a server on this machine: from programs, and from pages in a browser.
 
-The worker (--serve), the emulator and the client's proxy do not share code. This table checks that
-all three treat a request in the same way.
+``REQUESTS`` test the rule. ``WIRED`` are enough to test that a server applies it.
 """
 
 import asyncio
@@ -9,14 +8,26 @@ from pathlib import Path
 
 import yaml
 
+from llm_worker_console.web_pages import PageRefusal
 from support.processes.background import HUNG_S
 
 HERE = "localhost:8000"
 _DATA: dict[str, list[dict[str, str]]] = yaml.safe_load(
     Path(__file__).with_suffix(".yaml").read_text()
 )
+_ENDS = {"answered": None} | {refusal.name.lower(): refusal for refusal in PageRefusal}
+# Headers, and why a request with them is refused; None if it is answered.
+REQUESTS = [(headers, _ENDS[end]) for end, rows in _DATA.items() for headers in rows]
 # Headers, and whether a request with them is answered.
-REQUESTS = [(headers, end == "answered") for end, rows in _DATA.items() for headers in rows]
+WIRED: list[tuple[dict[str, str], bool]] = [
+    ({}, True),
+    ({"Host": HERE}, True),
+    ({"Host": HERE, "Sec-Fetch-Site": "same-origin", "Origin": f"http://{HERE}"}, True),
+    ({"Host": "evil.example:8000", "Sec-Fetch-Site": "same-origin"}, False),
+    ({"Host": HERE, "Origin": "https://evil.example"}, False),
+    ({"Host": HERE, "Sec-Fetch-Site": "cross-site"}, False),
+    ({"Host": HERE, "Sec-Fetch-Site": "cross-site", "Upgrade": "websocket"}, False),
+]
 
 
 async def request_status(url: str, headers: dict[str, str], path: str, method: str = "GET") -> int:

@@ -6,6 +6,7 @@ The workers of an emulated endpoint are the fixture `answer` of each module or f
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from support.scripted_endpoint import (
 )
 
 from emulator import Emulator
+from llm_worker_client import proxy
 from llm_worker_client.volume import Volume
 
 PART = 2**19
@@ -91,3 +93,15 @@ def _set_volume_environ(mount: Mount, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the environment variables of the volume."""
     for name, value in mount.server.environ.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.fixture
+def idle_checks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """Collect the idle checks of connections instead of scheduling them; the last one is due."""
+    checks = list[Callable[[], None]]()
+
+    def schedule_check(self: proxy.ProxyConnection) -> None:
+        checks.append(partial(self._close_if_idle, self._due()))
+
+    monkeypatch.setattr(proxy.ProxyConnection, "_schedule_idle_check", schedule_check)
+    return checks

@@ -3,7 +3,9 @@
 import base64
 import json
 import re
+import tracemalloc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -11,13 +13,14 @@ import pytest
 from support.exchanges import LOST, error_body, exchange, run_exchange, status_reply, stream_reply
 
 from llm_worker_client.exchange import Exchange
-from llm_worker_client.mapping import Request
+from llm_worker_client.mapping import Refusal, Request, responses
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES
 from llm_worker_client.mapping.requests import CONTENT_PART_BYTES
 from llm_worker_client.steps import (
     FileNotStored,
     Pause,
     PlatformReply,
+    PlatformRequest,
     PlatformUnreachable,
     ReadTimedOut,
     ResponseHead,
@@ -59,6 +62,53 @@ def test_content_for_llm_engine_includes_the_files_id(headers: dict[str, str]) -
     assert json.loads(found.body) == {"id": "f", "content": "ä"}
     found = run_exchange(content_request(**headers), content_reply(b"\xff\0"))
     assert json.loads(found.body) == {"id": "f", "content": "/wA="}
+
+
+LONG_TEXT = "a" + 'ä€😀"\\\n\x07\x7f\u2028' * 60_000
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (LONG_TEXT.encode(), LONG_TEXT),
+        # Not UTF-8: at the beginning, at the end, and within a character at the end.
+        *(
+            (bytes(one), base64.b64encode(one).decode())
+            for one in (
+                b"\xff" + LONG_TEXT.encode(),
+                LONG_TEXT.encode() + b"\xff",
+                LONG_TEXT.encode() + "€".encode()[:2],
+            )
+        ),
+    ],
+    ids=["text", "binary", "binary end", "half a character"],
+)
+def test_large_content_is_sent_as_json_in_parts(content: bytes, text: str) -> None:
+    halves = [content[:500_001], content[500_001:]]
+    found = run_exchange(content_request(**BASIC), content_reply(*halves))
+    assert json.loads(found.body) == {"id": "f", "content": text}
+    assert max(map(len, found.parts)) < 400_000
+
+
+@pytest.mark.parametrize("headers", [{}, BASIC])
+def test_a_part_is_not_in_memory_while_the_next_one_is_fetched(headers: dict[str, str]) -> None:
+    steps = content_request(**headers).steps()
+    next(steps)
+    tracemalloc.start()
+    step = steps.send(content_reply(b"x" * CONTENT_PART_BYTES))
+    while not isinstance(step, PlatformRequest):
+        step = steps.send(None)
+    size, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size < CONTENT_PART_BYTES / 10
+
+
+def test_content_that_the_disk_has_no_space_for_is_a_507() -> None:
+    with Path("/dev/full").open("wb", buffering=0) as full:
+        content = responses.JsonContent("f", full)
+        with pytest.raises(Refusal, match="No space left") as refusal:
+            content.store(b"x")
+    assert refusal.value.status == 507
 
 
 @pytest.mark.parametrize("headers", [{}, {"range": "bytes=0-1"}])

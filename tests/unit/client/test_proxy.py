@@ -5,7 +5,6 @@ import base64
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any
 
 import httpx2
@@ -106,19 +105,39 @@ async def test_a_proxy_cancels_running_jobs_when_it_exits(emulator: Emulator) ->
 # Access:
 
 
-@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
+KEY = "sk-mine"
+
+
+@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize(("headers", "is_answered"), web_pages.WIRED)
 async def test_programs_get_responses_and_web_pages_start_no_jobs(
-    proxy_client: httpx2.AsyncClient, emulator: Emulator, headers: dict[str, str], is_answered: bool
+    emulator: Emulator, key: str | None, headers: dict[str, str], is_answered: bool
 ) -> None:
-    for method in ("GET", "POST"):
-        status = await web_pages.request_status(
-            f"{proxy_client.base_url}", headers, "/v1/models", method
-        )
-        assert status == (200 if is_answered else 403)
+    async with run_proxy(emulator, key) as url:
+        for method, path in (("GET", "/v1/models"), ("POST", "/v1/models"), ("GET", "/")):
+            sent = headers | {"x-api-key": KEY}
+            status = await web_pages.request_status(url, sent, path, method)
+            assert (method, path, status) == (method, path, 200 if is_answered else 403)
     assert len(emulator.queue.jobs) == (2 if is_answered else 0)
 
 
-@pytest.mark.parametrize(("key", "value"), [(None, ""), ("sk-mine", "needed")])
+@pytest.mark.parametrize(("headers", "_"), web_pages.WIRED)
+async def test_a_proxy_that_serves_other_machines_is_called_by_any_name_with_the_key(
+    emulator: Emulator, headers: dict[str, str], _: bool
+) -> None:
+    async with run_proxy(emulator, KEY, serves_network=True) as url:
+        assert await web_pages.request_status(url, headers, "/v1/models") == 401
+        sent = headers | {"x-api-key": KEY}
+        assert await web_pages.request_status(url, sent, "/v1/models") == 200
+
+
+async def test_a_refused_web_page_gets_the_remedy(proxy_client: httpx2.AsyncClient) -> None:
+    for header in ({"Host": "proxy.example.com"}, {"Origin": "https://example.com"}):
+        error = (await proxy_client.get("/v1/models", headers=header)).json()["error"]
+        assert "PROXY_API_KEY and another --host than 127.0.0.1" in error["message"]
+
+
+@pytest.mark.parametrize(("key", "value"), [(None, ""), (KEY, "needed")])
 async def test_the_console_needs_no_key_and_starts_no_job(
     emulator: Emulator, key: str | None, value: str
 ) -> None:
@@ -127,14 +146,6 @@ async def test_the_console_needs_no_key_and_starts_no_job(
     check_headers(response.headers, response.text)
     assert read_values(response.text) == {"server": "proxy", "endpoint": "/v2/local", "key": value}
     assert len(emulator.queue.jobs) == 0
-
-
-@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
-async def test_the_console_is_refused_to_web_pages(
-    proxy_client: httpx2.AsyncClient, headers: dict[str, str], is_answered: bool
-) -> None:
-    status = await web_pages.request_status(f"{proxy_client.base_url}", headers, "/")
-    assert status == (200 if is_answered else 403)
 
 
 @pytest.mark.parametrize(
@@ -146,17 +157,16 @@ async def test_the_console_is_refused_to_web_pages(
         ({"x-api-key": "sk-mine"}, 200),
         ({"Authorization": "Basic " + base64.b64encode(b"sk-mine:").decode()}, 200),
         ({"Authorization": "Basic ä"}, 401),
-        ({"Authorization": "Bearer sk-mine", "Origin": "https://example.com"}, 200),
     ],
 )
 async def test_callers_need_a_key(emulator: Emulator, headers: dict[str, str], status: int) -> None:
     raw_headers = {name.encode(): value.encode("latin-1") for name, value in headers.items()}
-    async with open_client(emulator, "sk-mine") as client:
+    async with open_client(emulator, KEY) as client:
         assert (await client.get("/v1/models", headers=raw_headers)).status_code == status
 
 
 async def test_a_refusal_has_the_format_of_the_callers_dialect(emulator: Emulator) -> None:
-    async with open_client(emulator, "sk-mine") as client:
+    async with open_client(emulator, KEY) as client:
         anthropics = (await client.post("/v1/messages", json={})).json()
         llm_engines = (await client.get("/v1/llm/fine-tunes")).json()
     assert anthropics["type"] == "error"
@@ -196,18 +206,6 @@ async def test_a_connection_without_a_complete_request_is_closed(
         dripping.cancel()
         writer.close()
     assert emulator.queue.jobs == {}
-
-
-@pytest.fixture
-def idle_checks(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """Collect the idle checks of connections instead of scheduling them; the last one is due."""
-    checks = list[Callable[[], None]]()
-
-    def schedule_check(self: proxy.ProxyConnection) -> None:
-        checks.append(partial(self._close_if_idle, self._is_idle(), self.cycle))
-
-    monkeypatch.setattr(proxy.ProxyConnection, "_schedule_idle_check", schedule_check)
-    return checks
 
 
 async def test_a_request_that_outlasts_idle_checks_is_answered(

@@ -10,7 +10,7 @@ from support.engine.connections import serve_http
 from support.engine.scripted import CHAT, ScriptedEngine, settings
 from support.processes.background import HUNG_S
 from support.serve_client import HELLO, KEY, ServeClient, client_of, error_of
-from support.tables.web_pages import HERE, REQUESTS, request_status
+from support.tables.web_pages import HERE, WIRED, request_status
 
 from worker.errors import StartFailed
 from worker.serve.http_server import HealthPortFilter, add_cors, make_refusing_server, make_server
@@ -133,7 +133,7 @@ async def test_only_the_flag_turns_the_console_on(engine: ScriptedEngine) -> Non
         assert await request_status(port.url, {"Host": HERE}, "/") == 404
 
 
-@pytest.mark.parametrize(("headers", "is_answered"), REQUESTS)
+@pytest.mark.parametrize(("headers", "is_answered"), WIRED)
 async def test_the_console_is_refused_to_web_pages(
     engine: ScriptedEngine, headers: dict[str, str], is_answered: bool
 ) -> None:
@@ -180,18 +180,18 @@ async def test_a_page_of_an_allowed_origin_may_read_the_reason(
     assert response.headers.get(ALLOWED) == allowed
 
 
-# Without a key, programs on this machine reach the worker, but pages in a browser don't:
+# Programs on this machine reach the worker, but pages in a browser don't, also if there is a key:
 
 
+@pytest.mark.parametrize("environ", [{}, KEY])
 @pytest.mark.parametrize("path", ["/v1/models", "/ping"])
 async def test_programs_are_answered_and_pages_are_refused(
-    engine: ScriptedEngine, path: str
+    engine: ScriptedEngine, path: str, environ: dict[str, str]
 ) -> None:
-    async with serve_http(engine) as port:
-        statuses = [
-            (headers, await request_status(port.url, headers, path)) for headers, _ in REQUESTS
-        ]
-    assert statuses == [(headers, 200 if answered else 403) for headers, answered in REQUESTS]
+    async with serve_http(engine, **environ) as port:
+        for headers, is_answered in WIRED:
+            status = await request_status(port.url, headers | RIGHT_KEY, path)
+            assert (headers, status) == (headers, 200 if is_answered else 403)
 
 
 def list_files(root: Path) -> list[Path]:
@@ -260,13 +260,21 @@ async def test_only_pages_of_allowed_origins_are_answered(engine: ScriptedEngine
 
 @pytest.mark.parametrize(
     ("host", "environ"),
-    # A container in a pod or behind the load balancer, a server with a key, and one for any origin.
-    [("0.0.0.0", {}), ("127.0.0.1", KEY), ("127.0.0.1", {"ALLOWED_ORIGINS": "*"})],
+    # A container in a pod or behind the load balancer, one with a key, and a server for any origin.
+    [("0.0.0.0", {}), ("0.0.0.0", KEY), ("127.0.0.1", {"ALLOWED_ORIGINS": "*"})],
 )
 async def test_a_server_that_its_settings_open_to_others_accepts_any_host_name(
     engine: ScriptedEngine, host: str, environ: dict[str, str]
 ) -> None:
-    key = {"Authorization": "Bearer sk-right"}
     async with serve_http(engine, host, **environ) as port:
         for headers in (REBOUND, CROSS_SITE, CROSS_SITE | {"Origin": OTHER_PAGE}):
-            assert await request_status(port.url, headers | key, "/v1/models") == 200
+            assert await request_status(port.url, headers | RIGHT_KEY, "/v1/models") == 200
+
+
+async def test_a_reverse_proxy_of_this_machine_may_pass_on_an_allowed_name(
+    engine: ScriptedEngine,
+) -> None:
+    async with serve_http(engine, **KEY, ALLOWED_ORIGINS="https://worker.example.com") as port:
+        for name, status in (("worker.example.com", 200), ("other.example.com", 403)):
+            headers = {"Host": name} | RIGHT_KEY
+            assert await request_status(port.url, headers, "/v1/models") == status

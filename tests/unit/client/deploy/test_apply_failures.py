@@ -182,6 +182,56 @@ def test_an_endpoint_whose_creation_failed_after_its_effect_is_stopped(
     assert is_stopped(runpod)
 
 
+@pytest.mark.parametrize("entry", [{"id": "x"}, {"id": "x", "name": None}, {}, "x"])
+def test_an_unreadable_entry_of_the_list_does_not_stop_the_roll_back(
+    run: Run, runpod: Runpod, entry: Any
+) -> None:
+    def add_entry(content: Any) -> Any:
+        return {"endpoints": [entry, *content["endpoints"]]}
+
+    runpod.faults += [
+        Fault("POST", 500, takes_effect=True),
+        Fault("GET", 200, path_end="/serverless", times=9, edit=add_entry),
+    ]
+    assert run("apply", *FLAGS)[0] == 1
+    assert is_stopped(runpod)
+
+
+@pytest.mark.parametrize("content", [{}, {"endpoints": None}, {"endpoints": [{"name": "chat"}]}])
+def test_a_list_of_another_form_points_to_the_console(
+    run: Run, runpod: Runpod, content: Any
+) -> None:
+    runpod.faults += [
+        Fault("GET", 200, path_end="/serverless", edit=lambda content: content),
+        Fault("POST", -1, takes_effect=True),
+        Fault("GET", 200, path_end="/serverless", times=9, edit=lambda _: content),
+    ]
+    status, _, err = run("apply", *FLAGS)
+    assert (status, is_stopped(runpod)) == (1, False)
+    assert "check in the console whether there is an endpoint chat now" in err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [{}, {"workers": None}, {"workers": [{}]}, {"workers": ["w1"], "summary": []}],
+)
+def test_the_reason_of_a_failure_is_reported_although_its_worker_is_unknown(
+    run: Run, runpod: Runpod, monkeypatch: pytest.MonkeyPatch, content: Any
+) -> None:
+    runpod.result = NO_WEIGHTS
+    original = runpod.take_fault
+
+    def take_fault(verb: str, path: str) -> Fault | None:
+        if path.endswith("/workers") and runpod.poll_counts:
+            return Fault(verb, 200, edit=lambda _: content)
+        return original(verb, path)
+
+    monkeypatch.setattr(runpod, "take_fault", take_fault)
+    status, _, err = run("apply", *FLAGS)
+    assert (status, is_stopped(runpod)) == (1, True)
+    assert FIRST_REQUEST in err or "no valid workers" in err
+
+
 def test_a_failed_creation_without_a_trace_points_to_the_console(run: Run, runpod: Runpod) -> None:
     runpod.faults.append(Fault("POST", 503))
     status, _, err = run("apply", *FLAGS)

@@ -10,6 +10,7 @@ from unit.client.deploy.conftest import FLAGS, Run
 
 from llm_worker_client.deploy.api import Api
 from llm_worker_client.deploy.errors import ApiError, NoResponse
+from llm_worker_client.terminal import make_printable
 
 OpenApi = Callable[..., Api]
 BODY = {"name": "chat", "type": "QUEUE", "image": "a/b:1", "gpu": {"pools": ["ADA_24"]}}
@@ -122,7 +123,7 @@ def test_a_redirect_is_an_error_and_the_key_goes_to_no_other_address(
 )
 def test_an_invalid_address_is_reported(run: Run, address: str, message: str) -> None:
     status, _, err = run("status", "chat", "--api-url", address)
-    assert (status, err.startswith(address), message in err) == (2, True, True)
+    assert (status, err.startswith(make_printable(address)), message in err) == (2, True, True)
 
 
 @pytest.mark.parametrize("content", ["null", "[]", "<html>"])

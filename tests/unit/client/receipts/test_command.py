@@ -63,7 +63,10 @@ def test_csv_has_a_row_for_each_group_and_no_formula(run: Run, tmp_path: Path) -
 def test_a_table_shows_callers_texts_without_control_characters(run: Run, tmp_path: Path) -> None:
     write_receipts(tmp_path, make_receipt(user="\x1b[2J\nx" + 99 * "y"))
     _, out, _ = run("--directory", tmp_path, "--by", "user")
-    assert out.splitlines()[1].startswith(f"?[2J?x{41 * 'y'}…  ")
+    assert out.splitlines()[1].startswith(f"\\u001b[2J\\nx{35 * 'y'}…  ")
+    for flag in ("--json", "--csv"):
+        _, out, _ = run("--directory", tmp_path, "--by", "user", flag)
+        assert ("\\u001b[2J" in out, "\x1b" in out) == (True, False)
 
 
 def test_notes_say_which_receipts_distort_the_sums(run: Run, volume: Path) -> None:

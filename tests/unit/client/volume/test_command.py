@@ -46,6 +46,23 @@ def test_a_file_is_uploaded_listed_downloaded_and_deleted(
     assert mount.server.secret_key not in printed.out + printed.err
 
 
+def test_keys_that_others_have_chosen_do_not_control_the_terminal(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = "hostile/\x1b]0;pwned\x07\x9b31m\x0b 9  2026-01-01 00:00  forged"
+    assert run("upload", str(file), "--key", key) == 0
+    assert run("list", "hostile/") == 0
+    assert run("delete", key) == 0
+    assert run("delete", key) == 1
+    printed = capsys.readouterr()
+    lines = printed.out.splitlines() + printed.err.splitlines()
+    assert all(
+        "hostile/\\u001b]0;pwned\\u0007\\u009b31m\\u000b 9  2026" in line for line in lines[:3]
+    )
+    assert not set("\x1b\x07\x9b") & set(printed.out + printed.err)
+    assert len(printed.out.splitlines()) == 3
+
+
 async def test_an_uploaded_file_becomes_a_file_of_the_endpoint(
     emulator: Emulator,
     script: Script,

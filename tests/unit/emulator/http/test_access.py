@@ -84,7 +84,7 @@ async def test_callers_need_the_key_only_if_the_endpoint_has_one(
 @pytest.mark.parametrize(
     ("headers", "is_answered"),
     [({"Host": host, "Origin": f"http://{host}"}, True) for host in ("localhost:8000", "[::1]:80")]
-    + [(headers, False) for headers, is_answered in web_pages.REQUESTS if not is_answered],
+    + [(headers, False) for headers, is_answered in web_pages.WIRED if not is_answered],
 )
 async def test_only_the_emulators_own_page_may_cause_faults(
     peer: Peer, method: str, path: str, headers: dict[str, str], is_answered: bool
@@ -95,16 +95,19 @@ async def test_only_the_emulators_own_page_may_cause_faults(
     assert (status == 403) is not is_answered
 
 
-@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
+@pytest.mark.parametrize("key", [None, KEY])
+@pytest.mark.parametrize(("headers", "is_answered"), web_pages.WIRED)
 async def test_programs_are_answered_and_web_pages_are_refused(
-    headers: dict[str, str], is_answered: bool
+    headers: dict[str, str], is_answered: bool, key: str | None
 ) -> None:
-    async with Emulator() as emulator:
+    async with Emulator(Options(api_key=key)) as emulator:
         job = emulator.queue.submit({"input": {}})
         workers = str(URL(emulator.worker_url).origin())
-        for url, path in ((emulator.root_url, "health"), (workers, "job-take/x")):
-            status = await web_pages.request_status(url, headers, f"/v2/local/{path}")
-            assert status == (200 if is_answered else 403)
+        for url in (f"{emulator.url}/health", f"{workers}/v2/local/job-take/x", emulator.root_url):
+            path = URL(url).path
+            sent = headers | {"Authorization": f"Bearer {KEY}"}
+            status = await web_pages.request_status(str(URL(url).origin()), sent, path)
+            assert (path, status) == (path, 200 if is_answered else 403)
         assert job.status is (Status.IN_PROGRESS if is_answered else Status.IN_QUEUE)
 
 
@@ -119,15 +122,6 @@ async def test_the_console_needs_no_key(
         page = await response.text()
         check_headers(response.headers, page)
     assert read_values(page) == {"server": "emulator", "endpoint": "/v2/mine", "key": value}
-
-
-@pytest.mark.parametrize(("headers", "is_answered"), web_pages.REQUESTS)
-async def test_the_console_is_refused_to_web_pages(
-    headers: dict[str, str], is_answered: bool
-) -> None:
-    async with Emulator() as emulator:
-        status = await web_pages.request_status(emulator.root_url, headers, "/")
-    assert status == (200 if is_answered else 403)
 
 
 async def test_workers_and_callers_reach_an_emulator_that_listens_on_all_addresses(

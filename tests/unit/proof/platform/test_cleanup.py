@@ -1,14 +1,20 @@
 """Whatever fails, the endpoints are deleted, or named; a later run finds those that are left."""
 
 import json
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.runpod_api.endpoints import worker
-from support.runpod_api.server import Fault, Runpod
+from support.runpod_api.server import KEY, Fault, Runpod
 from unit.proof.platform.conftest import Prove
 
+from llm_worker_client.deploy.api import Api
 from llm_worker_client.deploy.apply import NO_WORKERS
+from proof.platform.endpoints import ProofEndpoints
+from proof.platform.plan import ProofPlan
 
 ONE_STEP = ("--yes", "--only", "health")
 LEFTOVER = "llm-worker-proof-0123abcd-main"
@@ -158,20 +164,113 @@ def test_a_queue_that_refuses_every_call_is_reported_step_by_step(
     assert [str(status) in str(problem) for problem in problems[1:]] == [True] * 5, problems
 
 
-def test_an_endpoint_that_can_be_neither_used_nor_found_is_named(
-    prove: Prove, runpod: Runpod, monkeypatch: pytest.MonkeyPatch
+# Entries that the list of the account's endpoints may have, and that say too little.
+ENTRIES: tuple[Any, ...] = (
+    {"id": "x"},
+    {"id": "x", "name": None},
+    {"id": "x", "name": ["chat"]},
+    {"name": "chat"},
+    {"id": None, "name": "chat"},
+    {},
+    "x",
+    None,
+)
+# Contents of the list's response that are no such list.
+FORMS: tuple[Any, ...] = ({}, {"endpoints": None}, {"endpoints": {"x": {}}}, {"items": []}, [])
+
+
+def plant_in_list(runpod: Runpod, edit: Callable[[Any], Any]) -> None:
+    """Change the list of endpoints in all responses from now on."""
+    runpod.faults.append(Fault("GET", 200, path_end="/serverless", times=10**9, edit=edit))
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_unreadable_entry_of_the_list_stops_no_deletion(
+    prove: Prove, runpod: Runpod, entry: Any, is_first: bool
 ) -> None:
-    """The first job fails, and the endpoints can't be listed afterwards."""
-    runpod.result = {"status": "FAILED", "workerId": "w1", "error": "no"}
-    original = runpod.take_fault
+    def add_entry(content: Any) -> Any:
+        others = content["endpoints"]
+        return {"endpoints": [entry, *others] if is_first else [*others, entry]}
 
-    def take_fault(verb: str, path: str) -> Fault | None:
-        if runpod.poll_counts and path.endswith("/serverless"):
-            return Fault(verb, 500)
-        return original(verb, path)
-
-    monkeypatch.setattr(runpod, "take_fault", take_fault)
+    plant_in_list(runpod, add_entry)
+    runpod.add(name=LEFTOVER)
     code, printed = prove(*ONE_STEP)
+    assert (code, runpod.endpoints) == (0, {}), printed
+    assert "may be left" not in printed
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        *(lambda _, form=form: form for form in FORMS),
+        # All endpoints, without their names.
+        lambda content: {"endpoints": [one["id"] for one in content["endpoints"]]},
+        lambda content: {"endpoints": [{"id": one["id"]} for one in content["endpoints"]]},
+    ],
+)
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_list_of_another_form_still_deletes_known_endpoints_and_names_unknown_ones(
+    prove: Prove, runpod: Runpod, edit: Callable[[Any], Any], is_lost: bool
+) -> None:
+    def begin(content: Any) -> Any:
+        plant_in_list(runpod, edit)
+        return content
+
+    # The list of leftovers at the beginning is readable.
+    runpod.faults.append(Fault("GET", 200, path_end="/serverless", edit=begin))
+    if is_lost:
+        runpod.faults.append(Fault("POST", -1, path_end="/serverless", takes_effect=True))
+    code, printed = prove(*ONE_STEP)
+    if not is_lost:
+        assert runpod.endpoints == {}
+        assert "may be left" not in printed
+        return
     (left,) = runpod.endpoints.values()
-    assert (code, left["workers"]["max"]) == (1, 0)
+    assert code == 1
     assert f"  {left['name']} (unknown id" in printed.split("may be left")[1]
+
+
+def test_a_leftover_whose_id_is_unknown_is_named(prove: Prove, runpod: Runpod) -> None:
+    other = LEFTOVER.replace("main", "broken")
+    plant_in_list(runpod, lambda content: {"endpoints": [{"name": other}, *content["endpoints"]]})
+    runpod.add(name=LEFTOVER)
+    code, printed = prove("--yes", "--delete-leftovers")
+    assert (code, runpod.endpoints) == (1, {})
+    assert f"  {other} (unknown id" in printed.split("may be left")[1]
+
+
+def test_the_endpoints_that_are_left_are_named_even_if_no_report_can_be_written(
+    prove: Prove, runpod: Runpod, output: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output.write_text("a file")
+    runpod.faults.append(Fault("DELETE", 500, times=10**9))
+    with pytest.raises(FileExistsError):
+        prove(*ONE_STEP)
+    (left,) = runpod.endpoints.values()
+    assert f"  {left['name']} ({left['id']})\n" in capsys.readouterr().err.split("may be left")[1]
+
+
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_a_deletion_that_fails_in_any_way_does_not_stop_the_others(
+    runpod: Runpod, monkeypatch: pytest.MonkeyPatch, is_listed: bool
+) -> None:
+    printed = list[str]()
+    with closing(Api(KEY, f"{runpod.url}/v2", f"{runpod.url}/queue", lambda _: None)) as api:
+        plan = ProofPlan.with_new_prefix(image="me/worker:1")
+        endpoints = ProofEndpoints(api, plan, printed.append)
+        ids = [endpoints.deploy(make(), 0) for make in (plan.main_request, plan.broken_request)]
+        if not is_listed:
+            plant_in_list(runpod, lambda _: [])
+        # A response that no version of the client expects.
+        delete = api.delete_endpoint
+
+        def delete_endpoint(id: str) -> None:
+            if id == ids[0]:
+                raise ValueError("what is this?")
+            delete(id)
+
+        monkeypatch.setattr(api, "delete_endpoint", delete_endpoint)
+        assert endpoints.delete_all() == {ids[0]: plan.main_request()["name"]}
+    assert [*runpod.endpoints] == ids[:1]
+    assert any(f"({ids[0]}): what is this?" in line for line in printed)

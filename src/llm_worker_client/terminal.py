@@ -1,0 +1,39 @@
+"""Prints text on the terminal, without characters that would control it."""
+
+import json
+import re
+import sys
+import unicodedata
+
+# Colors in the logs of workers. A terminal without them is as readable.
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def make_printable(text: str) -> str:
+    """Return one line of text that others have chosen, with escapes for invisible characters.
+
+    The escapes are those of JSON, so that JSON remains valid. Colors are removed.
+    """
+    text = _COLOR.sub("", text)
+    return "".join(char if _is_visible(char) else json.dumps(char)[1:-1] for char in text)
+
+
+def print_line(line: str) -> None:
+    """Print one line to stdout."""
+    sys.stdout.write(f"{make_printable(line)}\n")
+
+
+def print_text(text: str) -> None:
+    """Print text to stdout, with its line breaks."""
+    for line in text.split("\n"):
+        print_line(line)
+
+
+def print_message(message: object) -> None:
+    """Print an error or a note to stderr, with its line breaks."""
+    for line in str(message).split("\n"):
+        sys.stderr.write(f"{make_printable(line)}\n")
+
+
+def _is_visible(char: str) -> bool:
+    return char.isprintable() or unicodedata.category(char) == "Zs"
