@@ -85,7 +85,7 @@ class BodyReader:
 
     Args:
         max_bytes: Maximum size of a body.
-        timeout_s: Seconds to read a body, in addition to the time that its size allows.
+        timeout_s: Seconds that a client may pause, or be late by ``MIN_RATE``.
         buffered: Counts the bytes in memory.
         setting: Name of the setting that limits the size, for messages.
     """
@@ -117,19 +117,27 @@ class BodyReader:
         declared = request.headers.get("content-length", "")
         self._check_size(int(declared) if declared.isdecimal() else 0)
         stream, size = request.stream(), 0
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        # Seconds that the client may pause. They never exceed those at the beginning, however many
+        # bytes have arrived, because these stay in memory meanwhile.
+        credit_s, now = self._timeout_s, asyncio.get_running_loop().time
         try:
             while True:
-                async with asyncio.timeout_at(deadline + size / MIN_RATE):
+                began = now()
+                async with asyncio.timeout(credit_s):
                     part = await anext(stream, None)
                 if part is None:
                     return
+                credit_s += len(part) / MIN_RATE - (now() - began)
+                credit_s = min(credit_s, self._timeout_s)
                 size += len(part)
                 self._buffered.add(len(part))
                 self._check_size(size)
                 yield part
         except TimeoutError:
-            text = f"The body came slower than {MIN_RATE:,} bytes a second (SERVE_TIMEOUT_S)."
+            text = (
+                f"The body came slower than {MIN_RATE:,} bytes a second, or paused for longer than "
+                f"{self._timeout_s:g} s (SERVE_TIMEOUT_S)."
+            )
             raise InvalidBody(408, text) from None
         finally:
             self._buffered.add(-size)

@@ -15,7 +15,7 @@ from support.serve_client import HELLO, ServeClient, error_of
 from support.volume.disks import fill, mount_disk
 
 from worker.errors import EngineBusy
-from worker.serve.bodies import MAX_BUFFERED_BODIES, BodyReader
+from worker.serve.bodies import MAX_BUFFERED_BODIES, MIN_RATE, BodyReader, InvalidBody
 
 MAX_BODY_BYTES = 100
 DISK_BYTES = 4_000_000
@@ -61,11 +61,39 @@ async def test_the_number_of_incomplete_bodies_is_limited() -> None:
         assert await reader.read(make_request(MAX_BODY_BYTES)) == b"a" * MAX_BODY_BYTES
 
 
-async def test_a_body_at_the_minimum_speed_is_read() -> None:
-    # The part that has arrived allows five minutes for the rest.
-    size, timeout_s = 3_000_000, 0.01
-    reader = BodyReader(size, timeout_s)
-    assert len(await reader.read(make_request(size, 10 * timeout_s))) == size
+def make_slow_request(*parts: tuple[float, int]) -> Request:
+    """Return a request whose parts arrive after seconds, with a number of bytes each."""
+    remaining = [*parts]
+
+    async def receive() -> dict[str, Any]:
+        pause, size = remaining.pop(0)
+        await asyncio.sleep(pause)
+        return {"type": "http.request", "body": b"a" * size, "more_body": bool(remaining)}
+
+    return Request({"type": "http", "method": "POST", "headers": []}, receive)
+
+
+async def test_a_body_at_the_minimum_speed_is_read_for_any_time() -> None:
+    # Each part earns the time of the next one, so that all together may exceed the timeout.
+    part = (0.1, MIN_RATE)
+    reader = BodyReader(100 * MIN_RATE, timeout_s=0.5)
+    assert len(await reader.read(make_slow_request(*[part] * 8))) == 8 * MIN_RATE
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        # However much has arrived, a pause may not be longer than the timeout.
+        [(0.0, 90 * MIN_RATE), (60.0, 1)],
+        [(0.01, 1)] * 1_000,
+    ],
+    ids=["pause", "drip"],
+)
+async def test_a_body_that_pauses_or_drips_is_refused(parts: list[tuple[float, int]]) -> None:
+    reader = BodyReader(100 * MIN_RATE, timeout_s=0.1)
+    with pytest.raises(InvalidBody, match=r"paused for longer than 0\.1 s") as exc_info:
+        await reader.read(make_slow_request(*parts))
+    assert exc_info.value.status == 408
 
 
 @pytest.fixture
