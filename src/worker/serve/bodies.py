@@ -17,9 +17,9 @@ from worker.errors import EngineBusy, InvalidInput, RequestError
 MIN_RATE = 10_000
 # Maximum number of bodies of the maximum size in memory.
 MAX_BUFFERED_BODIES = 8
-# Bytes of a response that are sent at a time. A smaller response is not counted: the connection
-# buffers it, and the request ends although the client has not read it.
-SEND_BYTES = 65_536
+# Bytes of a small body, which is never refused because of the large ones in memory, and of a
+# response that are sent at a time. A connection buffers as many bytes that its client hasn't read.
+SMALL_BYTES = 65_536
 
 
 class InvalidBody(RequestError):
@@ -44,13 +44,13 @@ class BufferedBytes:
     def add(self, count: int) -> None:
         self._count += count
 
-    def check(self) -> None:
-        """Check that another body may be in memory.
+    def check(self, size: int) -> None:
+        """Check that a body of a size may be in memory.
 
         Raises:
-            EngineBusy: Too many bytes are in memory.
+            EngineBusy: The body is not small, and there are too many bytes.
         """
-        if self._count > self._max_bytes:
+        if size > SMALL_BYTES and self._count > self._max_bytes:
             raise EngineBusy
 
 
@@ -64,17 +64,17 @@ class BufferedResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the response; raise ``EngineBusy`` if too many bytes are in memory."""
         size = len(self.body)
-        if size <= SEND_BYTES:
+        if size <= SMALL_BYTES:
             await super().__call__(scope, receive, send)
             return
-        self._buffered.check()
+        self._buffered.check(size)
         self._buffered.add(size)
         try:
             start = {"status": self.status_code, "headers": self.raw_headers}
             await send({"type": "http.response.start", **start})
-            for begin in range(0, size, SEND_BYTES):
-                part = bytes(self.body[begin : begin + SEND_BYTES])
-                more = begin + SEND_BYTES < size
+            for begin in range(0, size, SMALL_BYTES):
+                part = bytes(self.body[begin : begin + SMALL_BYTES])
+                more = begin + SMALL_BYTES < size
                 await send({"type": "http.response.body", "body": part, "more_body": more})
         finally:
             self._buffered.add(-size)
@@ -146,7 +146,7 @@ class BodyReader:
         if size > self._max_bytes:
             text = f"The body has more than {self._max_bytes:,} bytes ({self._setting})."
             raise InvalidBody(413, text)
-        self._buffered.check()
+        self._buffered.check(size)
 
 
 def parse_body(body: bytes, media_type: str) -> dict[str, Any]:
