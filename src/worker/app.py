@@ -271,9 +271,10 @@ class Worker:
                     f"The answer has {size:,} bytes and a yield has at most {self._yield_limit:,}: "
                     "ask for less: a stream, fewer tokens, fewer inputs, or base64 embeddings."
                 )
-            # The status is set before the yield, because some callers request only one yield.
-            record.status = HTTPStatus.OK
-            yield chunk
+        # The status is set before the yield, because some callers request only one yield. The slot
+        # is free by then: a client over HTTP may read slowly.
+        record.status = HTTPStatus.OK
+        yield chunk
 
     def _add_receipt(
         self, yields: list[Any], job: Job, reply: Answer[Any], record: JobRecord
