@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container
@@ -28,8 +29,10 @@ from worker.volume.pages import IndexEntry, Page, TimeIndex, read_page, unknown_
 
 log = logging.getLogger(__name__)
 
-# Maximum unfinished records of one kind on a volume.
+# Maximum unfinished records of one kind on a volume, and seconds between two checks whether some of
+# as many should end, for example because they have expired.
 MAX_UNFINISHED = 1_000
+END_CHECK_S = 60.0
 
 RecordT = TypeVar("RecordT", bound=Record)
 RequestT = TypeVar("RequestT", bound=StoredRequest)
@@ -52,6 +55,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
         self.files = files or Files.from_settings(settings)
         self.volume = self.files.volume
         self._retention_s = settings.files_retention_days * DAY_S
+        self._ends_checked_at = -math.inf
 
     @abstractmethod
     def end(self, record: RecordT, status: Any) -> object:
@@ -262,13 +266,20 @@ class Records(ABC, Generic[RecordT, RequestT]):
             record_count = sum(1 for _ in self.root.glob(f"{self.id_prefix}*"))
             # Some of the work has ended, and its entries are removed only by ``list_unfinished``.
             is_full = sum(1 for _ in self._unfinished.entries()) >= MAX_UNFINISHED
-        if is_full and len(self.list_unfinished()) >= MAX_UNFINISHED:
+        if is_full and self._count_unfinished() >= MAX_UNFINISHED:
             raise TooMuchUnfinishedWork(
                 f"{MAX_UNFINISHED:,} {noun} of this endpoint are unfinished, the maximum: wait "
                 "until some of them have ended, or cancel some"
             )
         if record_count >= self.files.quota.max_files:
             raise too_many_error(self.files.quota.max_files, noun)
+
+    def _count_unfinished(self) -> int:
+        unfinished = self.list_unfinished()
+        if time.monotonic() < self._ends_checked_at + END_CHECK_S:
+            return len(unfinished)
+        self._ends_checked_at = time.monotonic()
+        return sum(not self.end_if_due(record) for record in unfinished)
 
     @property
     def _index(self) -> TimeIndex:

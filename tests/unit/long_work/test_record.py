@@ -141,6 +141,22 @@ def test_too_many_unfinished_records_are_refused_until_some_have_ended(
     assert record_store.create()
 
 
+def test_work_that_has_expired_makes_way_for_new_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(record_types, "MAX_UNFINISHED", 3)
+    batches = Store(BATCH, tmp_path)
+    file_id = batches.upload()
+    for _ in range(3):
+        request = batches.make_request(file_id, created_at=NOW - 2 * DAY_S)
+        batches.records.create(request)
+    batches.create()
+    for _ in range(2):
+        batches.create()
+    with pytest.raises(TooMuchUnfinishedWork):
+        batches.create()
+
+
 def test_a_maximum_number_of_records_is_accepted(tmp_path: Path) -> None:
     for kind in (BATCH, FINE_TUNE):
         few = Store(kind, tmp_path, FILES_MAX_COUNT="4")
