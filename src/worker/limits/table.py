@@ -299,7 +299,9 @@ CHECKS = (
         f"""
         compiling one | {_DEFAULTS["structured_compile_s"]:g} seconds of one core; on one or two \
         cores 2 if unset | `STRUCTURED_COMPILE_S`
-        applying it to one token | 0.1 seconds of one core |
+        applying it to one token of each choice: for one, and for `n` on average \
+        | 0.1 seconds of one core | fewer choices
+        the same for one choice, if each further token takes ever longer | 0.01 seconds |
         memory to compile one | 2 GB |
         """,
         module="worker.engine.run.grammar.process",
