@@ -1,16 +1,20 @@
 """Tests of names and behaviours of vLLM that the worker relies on; new releases fail here first."""
 
 import inspect
+import itertools
 import re
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import vllm
 from support.releases import needs_pinned_vllm, needs_vllm
 from vllm.exceptions import VLLMError, VLLMValidationError
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import RepetitionDetectionParams, SamplingParams
+from vllm.v1.core.sched.utils import check_sequence_repetition
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from worker.engine import options
@@ -20,6 +24,7 @@ from worker.engine.seam import translation
 from worker.engine.seam.locations import LOCATIONS, VllmNameNotFound, import_from_vllm
 from worker.engine.start.parsers import FAMILIES
 from worker.errors import EngineBusy, EngineDead, InvalidInput, RefusedByEngine
+from worker.limits.work import comparisons_per_step
 from worker.logs.reader import WRAPPER_ERRORS
 
 
@@ -127,3 +132,33 @@ def test_every_parser_and_architecture_of_the_families_exists_in_vllm() -> None:
         import_from_vllm("ReasoningParserManager").get_reasoning_parser(name)
     named = {name for family in FAMILIES for name in family.architectures}
     assert named <= {*import_from_vllm("ModelRegistry").get_supported_archs()}
+
+
+class CountingTokens(list[int]):
+    """Tokens that count how often one of them is read."""
+
+    reads = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.reads += 1
+        return super().__getitem__(index)
+
+
+def test_the_detection_of_repetitions_compares_no_more_tokens_than_the_limit_assumes() -> None:
+    worst = 0.0
+    for largest, smallest, count, period in itertools.product(
+        (4, 16, 40), (0, 2, 12), (2, 3, 8), (3, 17, 23, 61, 119, 400)
+    ):
+        if smallest > largest:
+            continue
+        params = RepetitionDetectionParams(largest, smallest, count)
+        expected = comparisons_per_step(asdict(params))
+        for length in range(largest * count, largest * count + period, 7):
+            tokens = CountingTokens([number % period == 0 for number in range(length)])
+            check_sequence_repetition(tokens, params)
+            # For each size, it also reads the token to compare with, once for each of its places.
+            own = sum(range(max(1, smallest), largest + 1))
+            assert tokens.reads <= expected + own, params
+            worst = max(worst, tokens.reads / (expected + own))
+    # The limit isn't far above the worst case, either.
+    assert worst > 0.4

@@ -91,12 +91,13 @@ def test_methods_of_a_client_can_be_replaced_and_have_the_expected_parameters() 
 def test_generate_and_encode_add_requests_with_add_request(method: Any) -> None:
     """Otherwise long lists of requests block short requests."""
     assert re.search(
-        r"await self\.add_request\(\s*request_id,\s*prompt,", inspect.getsource(method)
+        r"await self\.add_request\(\s*request_id,\s*prompt,\s*\w+_params,",
+        inspect.getsource(method),
     )
 
 
-def test_the_first_parameter_of_add_request_is_the_id_of_the_caller() -> None:
-    assert parameters(AsyncLLM.add_request, 3) == ["self", "request_id", "prompt"]
+def test_the_first_parameters_of_add_request_are_the_id_of_the_caller_and_the_request() -> None:
+    assert parameters(AsyncLLM.add_request, 4) == ["self", "request_id", "prompt", "params"]
     assert inspect.iscoroutinefunction(AsyncLLM.add_request)
     # The states of requests also contain this id.
     source = inspect.getsource(InputProcessor.assign_request_id)

@@ -25,7 +25,7 @@ class NumberBound:
     is_exclusive: bool = False
 
     def violation_message(self, value: Any) -> str | None:
-        number = _parse_number(value)
+        number = parse_number(value)
         if number is None:
             return None
         is_above_minimum = number > self.minimum if self.is_exclusive else number >= self.minimum
@@ -133,7 +133,7 @@ BOUNDS: dict[str, Bound] = {
     "frequency_penalty": NumberBound(-2, 2),
     "repetition_penalty": NumberBound(0, 10, is_exclusive=True),
     "length_penalty": NumberBound(-10, 10),
-    # For each new token and each pattern size, vLLM compares up to ``size * min_count`` tokens.
+    # ``worker.limits.work`` bounds the work that they multiply to.
     "repetition_detection": ObjectBound(
         {
             "max_pattern_size": NumberBound(0, 256),
@@ -177,7 +177,7 @@ def cap_max_tokens(params: Mapping[str, Any]) -> dict[str, Any]:
     return dict(params)
 
 
-def _parse_number(value: Any) -> float | int | None:
+def parse_number(value: Any) -> float | int | None:
     """Return a number, or the number in a string (an integer stays exact); None for all else."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None

@@ -216,13 +216,14 @@ CHECKS = (
         lambda request: parameters.check_parameter_bounds(request.values, request.holder),
     ),
     CheckRow(
-        "Choices and log probabilities",
+        "Choices, and the work that they multiply",
         _ALL_REQUESTS,
         frozenset({"n", "best_of", "logprobs", "top_logprobs", "min_tokens", "max_tokens"}),
         f"""
         `n`, `best_of` | {work.MAX_CHOICES} |
         prompts of a completion times `n` | {work.MAX_CONCURRENT_CHOICES:,} | a batch
-        log probabilities of one token of each choice: `n` (or `best_of`) times (1 + `logprobs`) \
+        log probabilities of one token of each choice: `n` (or `best_of`) times (1 + `logprobs`, \
+        or the number of `logprob_token_ids`) \
         | {work.MAX_LOGPROBS_PER_STEP:,}; of the items of a list that run concurrently \
         {work.MAX_LIST_LOGPROBS_PER_STEP} \
         | fewer of them; `MAX_LOGPROBS` bounds `logprobs`
@@ -230,6 +231,19 @@ CHECKS = (
         | {work.MAX_UNSTREAMED_LOGPROBS:,}; more is 413 | a stream
         the same times `min_tokens`, with no stream \
         | what fits into one yield; more is 413 | a stream
+        log probabilities of a prompt's token, with several choices: `n` times \
+        (1 + `prompt_logprobs`, or with `echo` 1 + `logprobs`) \
+        | {work.MAX_PROMPT_LOGPROBS} | fewer choices
+        the same of all tokens of all prompts, with several of them and no stream; a text counts \
+        as a token for each {work.CHARACTERS_PER_TOKEN} characters \
+        | {work.MAX_PROMPT_LOGPROBS_PER_ANSWER:,}; more is 413 | fewer prompts
+        tokens that `repetition_detection` may compare for a token: (`min_count` - 1) times the \
+        sum of all numbers from `min_pattern_size` to `max_pattern_size` \
+        | {work.MAX_COMPARISONS:,} | smaller patterns, or fewer of them
+        the same times `n` \
+        | {work.MAX_COMPARISONS_PER_STEP:,}; of all requests with more than \
+        {work.MIN_COSTLY_COMPARISONS:,} for a token {work.MAX_CONCURRENT_COMPARISONS:,}, \
+        and others wait | fewer choices
         """,
         _check_requested_work,
     ),
@@ -299,7 +313,9 @@ CHECKS = (
         f"""
         compiling one | {_DEFAULTS["structured_compile_s"]:g} seconds of one core; on one or two \
         cores 2 if unset | `STRUCTURED_COMPILE_S`
-        applying it to one token | 0.1 seconds of one core |
+        applying it to one token of each choice: for one, and for `n` on average \
+        | 0.1 seconds of one core | fewer choices
+        the same for one choice, if each further token takes ever longer | 0.01 seconds |
         memory to compile one | 2 GB |
         """,
         module="worker.engine.run.grammar.process",

@@ -1,22 +1,40 @@
 """Limits for the work that one job can request, checked before the work starts."""
 
 from collections.abc import Mapping
-from math import inf
+from math import inf, isfinite
 from typing import Any
 
 from worker.errors import AnswerTooLarge, InvalidInput
+from worker.limits.parameters import parse_number
 
 # Minimum bytes of JSON for the log probability of a token, and for each alternative.
 BYTES_PER_LOGPROB = 40
 # Maximum log probabilities of one request in one step: a token of each choice, each with its
 # alternatives.
 MAX_LOGPROBS_PER_STEP = 1_024
-# Maximum log probabilities in one step of all concurrent items of a list. vLLM decodes their texts
-# in every step, and other requests wait for that as long as the list takes.
+# Maximum log probabilities in one step of all concurrent items of a list, and of other long
+# requests. vLLM decodes their texts in every step, and other requests wait for that as long as the
+# list takes.
 MAX_LIST_LOGPROBS_PER_STEP = 512
 # Maximum log probabilities of an answer with several choices that is not streamed, if each choice
 # has ``max_tokens``: ten times as many as can fit one yield.
 MAX_UNSTREAMED_LOGPROBS = 200_000
+# Maximum log probabilities for one token of a prompt. Each choice computes the prompt again.
+MAX_PROMPT_LOGPROBS = 128
+# Maximum log probabilities of several prompts, or of a prompt for several choices, in an answer
+# that is not streamed. vLLM writes all of them in one go, 5 to 10 us for each, and others wait.
+MAX_PROMPT_LOGPROBS_PER_ANSWER = 500_000
+# Characters of a prompt that count as a token.
+CHARACTERS_PER_TOKEN = 4
+# Maximum comparisons of tokens for ``repetition_detection`` in one step, in the worst case: of one
+# choice, and of all choices of a prompt. A comparison takes 0.03 to 0.05 us of the step that all
+# requests share.
+MAX_COMPARISONS = 65_536
+MAX_COMPARISONS_PER_STEP = 262_144
+# Comparisons for a choice that take no longer than the rest of its step; above that, all concurrent
+# requests may have this many together.
+MIN_COSTLY_COMPARISONS = 4_096
+MAX_CONCURRENT_COMPARISONS = 1_048_576
 # Maximum choices of one prompt. Each has an entry in every yield, and a yield has a size limit.
 MAX_CHOICES = 256
 # Maximum prompts in a list. Each is a request of its own.
@@ -31,7 +49,7 @@ MAX_CONCURRENT_CHOICES = 1_024
 def check_requested_work(
     params: Mapping[str, Any], *, max_answer_bytes: float, holder: str = ""
 ) -> None:
-    """Check the product of prompts, choices, tokens and log probabilities.
+    """Check the products of prompts, choices, tokens, log probabilities and comparisons.
 
     Args:
         params: Sampling parameters, or a body that contains them, with its prompts.
@@ -40,16 +58,17 @@ def check_requested_work(
 
     Raises:
         AnswerTooLarge: If the log probabilities certainly or probably don't fit one response.
-        InvalidInput: If there are too many choices, or too many log probabilities in one step.
+        InvalidInput: If there are too many choices, or if they need too much work in one step.
     """
-    choices = max(_integer_or_default(params, "n", 1), _integer_or_default(params, "best_of", 1))
-    prompts: Any = params.get("prompt")
-    is_list = isinstance(prompts, list) and set(map(type, prompts)) != {int}
-    prompt_count = len(prompts) if is_list else 1
+    choices = _count_choices(params)
+    prompts = _list_prompts(params)
+    prompt_count = len(prompts)
     if prompt_count > 1 and choices * prompt_count > MAX_CONCURRENT_CHOICES:
         product = f"{prompt_count:,} prompts times {choices}"
         message = f"{product} is more than {MAX_CONCURRENT_CHOICES:,} choices"
         raise InvalidInput(f"{holder}n: {message}", param="n")
+    _check_comparisons(params.get("repetition_detection"), choices, holder)
+    _check_prompt_logprobs(params, prompts, choices, holder)
     per_step = logprobs_per_step(params)
     if not per_step:
         return
@@ -67,27 +86,96 @@ def check_requested_work(
         raise AnswerTooLarge(f"{holder}logprobs: {message}", param="logprobs")
 
 
+def _check_comparisons(detection: Any, choices: int, holder: str) -> None:
+    comparisons = comparisons_per_step(detection) if isinstance(detection, Mapping) else 0
+    total = comparisons * choices
+    if comparisons <= MAX_COMPARISONS and total <= MAX_COMPARISONS_PER_STEP:
+        return
+    message = f"up to {comparisons:,} comparisons for a token, at most {MAX_COMPARISONS:,}"
+    remedy = "lower max_pattern_size or min_count"
+    if comparisons <= MAX_COMPARISONS:
+        message = f"{choices} choices times up to {comparisons:,} comparisons for a token"
+        message = f"{message}, at most {MAX_COMPARISONS_PER_STEP:,}"
+        remedy = f"{remedy}, or ask for fewer choices"
+    name = "repetition_detection"
+    raise InvalidInput(f"{holder}{name}: {message}: {remedy}", param=name)
+
+
+def comparisons_per_step(detection: Mapping[str, Any]) -> int:
+    """Return the number of tokens that vLLM compares in a step of one choice, in the worst case.
+
+    For each pattern size, it compares the last tokens with ``min_count - 1`` preceding patterns.
+
+    Args:
+        detection: The fields of ``repetition_detection``.
+    """
+    largest = _integer_or_default(detection, "max_pattern_size", 0)
+    smallest = max(1, _integer_or_default(detection, "min_pattern_size", 0))
+    count = _integer_or_default(detection, "min_count", 0)
+    return max(0, count - 1) * max(0, (largest + smallest) * (largest - smallest + 1) // 2)
+
+
+def _check_prompt_logprobs(
+    params: Mapping[str, Any], prompts: list[Any], choices: int, holder: str
+) -> None:
+    # With ``echo``, the tokens of a prompt have the log probabilities of the others.
+    is_echo = params.get("echo") and "prompt" in params  # in a chat, it has another meaning
+    names = ("prompt_logprobs", "logprobs") if is_echo else ("prompt_logprobs",)
+    if all(params.get(name) is None for name in names):
+        return
+    per_token = choices * (1 + max(_integer_or_default(params, name, 0) for name in names))
+    if choices > 1 and per_token > MAX_PROMPT_LOGPROBS:
+        message = f"{per_token:,} log probabilities for a token of the prompt of each choice"
+        message = f"{message}, at most {MAX_PROMPT_LOGPROBS}: ask for them with fewer choices"
+        raise InvalidInput(f"{holder}{names[0]}: {message}", param=names[0])
+    total = per_token * sum(map(_estimate_tokens, prompts))
+    is_several = choices * len(prompts) > 1
+    if is_several and not params.get("stream") and total > MAX_PROMPT_LOGPROBS_PER_ANSWER:
+        message = "so many log probabilities do not fit one answer: send fewer prompts"
+        raise AnswerTooLarge(f"{holder}{names[0]}: {message}", param=names[0])
+
+
+def _estimate_tokens(prompt: Any) -> int:
+    if isinstance(prompt, list):
+        return len(prompt)
+    return len(prompt) // CHARACTERS_PER_TOKEN if isinstance(prompt, str) else 0
+
+
+def _list_prompts(params: Mapping[str, Any]) -> list[Any]:
+    """Return the prompts of a body; a list of token ids is one prompt."""
+    prompts: Any = params.get("prompt")
+    is_list = isinstance(prompts, list) and set(map(type, prompts)) != {int}
+    return prompts if is_list else [prompts]
+
+
+def _count_choices(params: Mapping[str, Any]) -> int:
+    return max(_integer_or_default(params, "n", 1), _integer_or_default(params, "best_of", 1))
+
+
 def logprobs_per_step(params: Mapping[str, Any]) -> int:
     """Return the number of log probabilities in one step, for all choices of one prompt."""
     alternatives = _alternatives_per_token(params)
-    if alternatives is None:
-        return 0
-    return max(_integer_or_default(params, "n", 1), _integer_or_default(params, "best_of", 1)) * (
-        1 + alternatives
-    )
+    return 0 if alternatives is None else _count_choices(params) * (1 + alternatives)
+
+
+def needs_list_queue(body: Mapping[str, Any]) -> bool:
+    """Return whether the prompts of a body together need too many log probabilities in a step."""
+    prompts = len(_list_prompts(body))
+    return prompts > 1 and prompts * logprobs_per_step(body) > MAX_LIST_LOGPROBS_PER_STEP
 
 
 def _alternatives_per_token(params: Mapping[str, Any]) -> int | None:
     """Return the number of alternatives for each token; None without log probabilities."""
-    logprobs = params.get("logprobs")
-    if logprobs is None or logprobs is False:
+    logprobs, token_ids = params.get("logprobs"), params.get("logprob_token_ids")
+    chosen = len(token_ids) if isinstance(token_ids, list) else 0
+    if not chosen and (logprobs is None or logprobs is False):
         return None
-    if logprobs is True:
-        return _integer_or_default(params, "top_logprobs", 0)
-    return max(0, _integer_or_default(params, "logprobs", 0))
+    # ``logprobs`` is a number or, in a chat, a switch, which vLLM's server also reads from 1.
+    numbers = (_integer_or_default(params, name, 0) for name in ("logprobs", "top_logprobs"))
+    return max(chosen, *numbers)
 
 
 def _integer_or_default(params: Mapping[str, Any], name: str, default: int) -> int:
-    """Return an integer parameter, or the default for values of other types, which vLLM refuses."""
-    value = params.get(name)
-    return value if type(value) is int else default
+    """Return a number as vLLM's server reads it, also 5.0 and "5"; the default for all else."""
+    number = parse_number(params.get(name))
+    return default if number is None or not isfinite(number) else int(number)

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import math
 from collections.abc import AsyncGenerator
 from functools import partial
 from typing import Any
@@ -20,7 +19,6 @@ from worker.errors import (
 from worker.job import PromptListJob, RawJob
 from worker.limits.shapes import RAW_SHAPE
 from worker.limits.table import RequestToCheck, check_request
-from worker.limits.work import MAX_LIST_LOGPROBS_PER_STEP, logprobs_per_step
 from worker.progress import Progress
 from worker.record import Usage
 from worker.routes.answer import Answer, json_size
@@ -86,7 +84,8 @@ def make_answer(
 
     async def answer_item(index: int, slots: ChoiceLimiter) -> Piece[IndexedResult]:
         item = job.items[index]
-        async with slots.acquire(_count_slots(item, slots.total)):
+        choices = item.sampling_params.num_candidates if isinstance(item, RawJob) else 1
+        async with slots.acquire(choices):
             checked_item = _item_or_limit_error(item, job.shared, settings)
             result, size = await _make_result(
                 checked_item, f"{request_id}-{index}", engine, usage, make_formatter
@@ -115,17 +114,6 @@ def make_answer(
         policy=ONE_BY_ONE if job.stream else FULL_CHUNKS,
         usage=usage,
         progress=progress if reports_progress else None,
-    )
-
-
-def _count_slots(item: RawJob | WorkerError, total_slots: int) -> int:
-    """Return the number of slots for an item: its choices, or more for many log probabilities."""
-    if not isinstance(item, RawJob):
-        return 1
-    logprobs = logprobs_per_step(item.sampling_params.body_params)
-    return max(
-        item.sampling_params.num_candidates,
-        math.ceil(total_slots * logprobs / MAX_LIST_LOGPROBS_PER_STEP),
     )
 
 

@@ -12,7 +12,6 @@ from support.engine.yields import failure
 from worker.errors import InvalidInput
 from worker.limits.tools import check_tools
 
-COMPLETIONS = "/v1/completions"
 TURN = {"role": "user", "content": "Hi"}
 LONG = "/a" * 10_000
 
@@ -21,8 +20,8 @@ def raw(**params: Any) -> dict[str, Any]:
     return {"prompt": "Hi", "sampling_params": params}
 
 
-def body(route: str = CHAT, **fields: Any) -> dict[str, Any]:
-    return {"openai_route": route, "openai_input": {"messages": [TURN], **fields}}
+def body(**fields: Any) -> dict[str, Any]:
+    return {"openai_route": CHAT, "openai_input": {"messages": [TURN], **fields}}
 
 
 # Structured outputs (test_structured covers the limits of each kind):
@@ -56,53 +55,6 @@ async def test_an_item_of_a_list_above_a_limit_fails_alone(params: list[dict[str
 async def test_a_long_list_is_refused_with_its_length() -> None:
     error = await job_error(body(messages=[{"role": "user", "content": [{}] * 2_049}]))
     assert (error["code"], error["message"]) == (400, "messages: 2,049 items, at most 2,048")
-
-
-# Products of prompts, choices, tokens and log probabilities:
-
-
-@pytest.mark.parametrize(
-    ("params", "code"),
-    [
-        ({"n": 256, "logprobs": 20, "max_tokens": 60}, 400),
-        ({"n": 2, "best_of": 256, "logprobs": 20}, 400),
-        # The token itself counts as well: 64 times 17.
-        ({"n": 64, "logprobs": 16}, 400),
-        # The response can't fit into a yield, or only if nearly all choices end early.
-        ({"logprobs": 20, "min_tokens": 1_200}, 413),
-        ({"n": 32, "logprobs": 20, "max_tokens": 1_000}, 413),
-        ({"n": 2, "logprobs": 20, "max_tokens": 5_000}, 413),
-    ],
-)
-async def test_too_many_log_probabilities_are_refused(params: Any, code: int) -> None:
-    chat_params = {**params, "logprobs": True, "top_logprobs": params["logprobs"]}
-    for job in (raw(**params), body(COMPLETIONS, prompt="Hi", **params), body(**chat_params)):
-        error = await job_error(job)
-        assert (error["code"], error["param"]) == (code, "logprobs")
-    error = await job_error(body(COMPLETIONS, prompt=["a"] * 129, n=8))
-    assert error["message"] == "n: 129 prompts times 8 is more than 1,024 choices"
-
-
-@pytest.mark.parametrize(
-    "job",
-    [
-        raw(n=256, max_tokens=60),
-        raw(n=256, logprobs=0, max_tokens=60),
-        raw(n=4, logprobs=5, max_tokens=4_096),
-        raw(logprobs=20, max_tokens=100_000),
-        # A stream may have more.
-        {**raw(n=32, logprobs=20, max_tokens=1_000), "stream": True},
-        body(COMPLETIONS, prompt=["a"] * 1_024),
-        body(COMPLETIONS, prompt=["a"] * 128, n=8),
-        # One prompt of many tokens, and a request without log probabilities.
-        body(COMPLETIONS, prompt=[1] * 5_000, n=2),
-        body(n=2, logprobs=False, max_tokens=150_000),
-    ],
-)
-async def test_requests_whose_response_may_fit_into_a_yield_are_computed(
-    job: dict[str, Any],
-) -> None:
-    assert "error" not in (await run_job(job, *tokens("a")))[-1]
 
 
 # Tools, names of functions and values for chat templates:

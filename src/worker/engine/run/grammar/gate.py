@@ -25,6 +25,8 @@ COSTLY_KEYWORDS = ("pattern", "$ref", "Length", "Items", "nProperties", "xProper
 
 # Seconds of CPU time above which a grammar is slow; the core gets slow grammars one at a time.
 SLOW_CPU_S = 0.1
+# Maximum seconds of CPU time to follow a grammar for one token of each choice.
+MAX_STEP_S = 0.1
 # Maximum number of slow grammars to remember as compiled.
 MAX_COMPILED = 1_000
 # Default limit for a grammar, in seconds of CPU time, on machines with at most
@@ -39,6 +41,10 @@ REFUSAL_MESSAGES = {
     "nothing": "nothing satisfies it",
     "failed": "it can't be compiled: perhaps counts in it are too large",
 }
+CHOICES_MESSAGE = (
+    "it takes {step_s:.2g} s to follow for a token, times {choices} choices; at most {limit:g} s: "
+    "ask for fewer choices"
+)
 
 Stream = AsyncGenerator[RequestOutput, None]
 
@@ -63,11 +69,15 @@ class GrammarGate:
         """See vLLM's ``AsyncLLM.generate``."""
         structured = getattr(sampling_params, "structured_outputs", None)
         grammar = _grammar_to_try(structured, is_compact=self._is_compact) if structured else None
-        outputs = partial(self._generate, prompt, sampling_params, *args, **options)
-        return self._generate_structured(grammar, outputs) if structured else outputs()
+        outputs: Callable[[], Stream] = partial(
+            self._generate, prompt, sampling_params, *args, **options
+        )
+        if not structured:
+            return outputs()
+        return self._generate_structured(grammar, sampling_params.n, outputs)
 
     async def _generate_structured(
-        self, grammar: Grammar | None, outputs: Callable[[], Stream]
+        self, grammar: Grammar | None, choices: int, outputs: Callable[[], Stream]
     ) -> Stream:
         """Yield the outputs of a request; raise vLLM's own exception if its grammar is refused."""
         if self._tester and grammar:
@@ -79,6 +89,9 @@ class GrammarGate:
                 raise GracefulHTTPError(busy.message, unavailable) from busy
             if result.outcome in REFUSAL_MESSAGES:
                 raise _refusal(REFUSAL_MESSAGES[result.outcome].format(limit=self._tester.limit_s))
+            if choices * (step_s := result.step_s) > MAX_STEP_S:
+                message = CHOICES_MESSAGE.format(step_s=step_s, choices=choices, limit=MAX_STEP_S)
+                raise _refusal(message)
             if result.seconds > SLOW_CPU_S:
                 await self._wait_to_compile(grammar.cache_key, result.seconds)
         async with contextlib.aclosing(outputs()) as generated:

@@ -38,10 +38,14 @@ BASE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """A trial's outcome ("fine" or a problem), and CPU seconds to compile (0 if not compiled)."""
+    """A trial's outcome ("fine" or a problem), and CPU seconds to compile (0 if not compiled).
+
+    ``step_s`` are the CPU seconds for each token, of one choice.
+    """
 
     outcome: str
     seconds: float = 0.0
+    step_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +173,8 @@ class GrammarTester:
         assert process.stdout  # for the type checker: it is a pipe
         try:
             async for line in process.stdout:
-                number, outcome, seconds = json.loads(line)
-                self._futures.pop(number).set_result(TrialResult(outcome, seconds))
+                number, *result = json.loads(line)
+                self._futures.pop(number).set_result(TrialResult(*result))
                 self._result_count += 1
         except (ValueError, TypeError, KeyError):
             log.exception("the process that tests grammars has printed something unexpected")

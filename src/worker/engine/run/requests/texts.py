@@ -11,6 +11,7 @@ from typing import Any
 from worker.engine.seam.patches import SUBMIT
 from worker.engine.seam.protocols import Client
 from worker.errors import InvalidInput
+from worker.limits import work
 from worker.limits.shapes import (
     CONVERSATION_KEYS,
     EXEMPT_CHARACTERS,
@@ -49,7 +50,8 @@ def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Ma
     size = sum(count_characters(body.get(key)) for key in {*shape.text_keys, *TEMPLATE_KEYS})
     keys = [key for key in shape.text_keys if key not in CONVERSATION_KEYS]
     lists = [value for key in keys if isinstance(value := body.get(key), list)]
-    mark_if_long(long=size > LONG_CHARACTERS or any(map(_has_many_prompts_or_ids, lists)))
+    is_large = size > LONG_CHARACTERS or any(map(_has_many_prompts_or_ids, lists))
+    mark_if_long(long=is_large or work.needs_list_queue(body))
     truncation, context = body.get("truncate_prompt_tokens"), client.model_config.max_model_len
     if truncation is None and shape.accepts_token_ids:
         # Refuse too many token ids before any code processes each of them.

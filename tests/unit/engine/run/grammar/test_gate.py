@@ -36,8 +36,8 @@ class FakeTrial:
 
     limit_s = 2.5
 
-    def __init__(self, outcome: str = "fine", seconds: float = 0) -> None:
-        self.result = TrialResult(outcome, seconds)
+    def __init__(self, outcome: str = "fine", seconds: float = 0, step_s: float = 0) -> None:
+        self.result = TrialResult(outcome, seconds, step_s)
         self.grammars: list[Grammar] = []
 
     async def try_grammar(self, grammar: Grammar) -> TrialResult:
@@ -70,15 +70,19 @@ class FakeClient:
             self.finished_ids.append(request_id)
 
 
-def outputs(client: Any, name: str = "a", **structured: Any) -> AsyncGenerator[Any, None]:
+def outputs(
+    client: Any, name: str = "a", choices: int = 1, **structured: Any
+) -> AsyncGenerator[Any, None]:
     structure = StructuredOutputsParams(**structured) if structured else None
-    params = SamplingParams(structured_outputs=structure)
+    params = SamplingParams(structured_outputs=structure, n=choices)
     generated: AsyncGenerator[Any, None] = client.generate("Hi", params, name, lora_request=None)
     return generated
 
 
-async def count_outputs(client: FakeClient, name: str = "a", **structured: Any) -> int:
-    return len([output async for output in outputs(client, name, **structured)])
+async def count_outputs(
+    client: FakeClient, name: str = "a", choices: int = 1, **structured: Any
+) -> int:
+    return len([output async for output in outputs(client, name, choices, **structured)])
 
 
 @pytest.mark.parametrize(
@@ -129,6 +133,15 @@ async def test_a_grammar_that_fails_its_trial_never_reaches_the_engine(
     with pytest.raises(VLLMValidationError, match=message) as caught:
         await count_outputs(client, regex="a+")
     assert (caught.value.parameter, client.received_ids) == ("structured_outputs", [])
+
+
+async def test_a_grammar_is_refused_if_its_choices_together_take_long_for_a_token() -> None:
+    client = FakeClient(FakeTrial(step_s=0.004))
+    assert await count_outputs(client, choices=25, regex="a+") == 2
+    with pytest.raises(VLLMValidationError) as caught:
+        await count_outputs(client, choices=26, regex="a+")
+    assert "0.004 s to follow for a token, times 26 choices; at most 0.1 s" in str(caught.value)
+    assert (caught.value.parameter, client.received_ids) == ("structured_outputs", ["a"])
 
 
 async def test_an_invalid_grammar_is_left_to_vllm_for_its_error_message() -> None:

@@ -93,6 +93,14 @@ def pid_of(trial: GrammarTester) -> int:
         (OLD_TAG, "fine"),
         # Compiles immediately, but each further "a" has more readings than the previous one.
         (Grammar("ebnf", 'root ::= root root root | "a"'), "slow"),
+        # The same in expressions that may also end after the first token.
+        (Grammar("regex", "(b{0,30}){0,30}e"), "slow"),
+        (Grammar("regex", "(b+){0,900}e"), "slow"),
+        # Each further token takes longer, although the first hundred take little.
+        (Grammar("regex", "(b*)*e"), "slow"),
+        (Grammar("regex", "(b{1,30}){1,30}c"), "fine"),
+        (Grammar("regex", "([b-e]+, ){1,20}"), "fine"),
+        (Grammar("regex", "b?"), "fine"),
     ],
     ids=lambda value: value if isinstance(value, str) else value.spec[:40],
 )
@@ -100,6 +108,16 @@ async def test_a_trial_returns_the_outcome_of_compiling_and_following_a_grammar(
     grammar: Grammar, outcome: str, xgrammar_trial: GrammarTester
 ) -> None:
     assert (await xgrammar_trial.try_grammar(grammar)).outcome == outcome
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_trial_measures_the_time_for_a_token(xgrammar_trial: GrammarTester) -> None:
+    times_s = [
+        (await xgrammar_trial.try_grammar(Grammar("regex", expression))).step_s
+        for expression in ("b?", "[b-e]+", "((b|c|bc|cb){1,30}){1,30}")
+    ]
+    assert times_s[0] == 0
+    assert 0 < 3 * times_s[1] < times_s[2]
 
 
 @pytest.mark.asyncio(loop_scope="module")

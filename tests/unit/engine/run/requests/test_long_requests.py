@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from support.engine.cores import settle
+from vllm.pooling_params import PoolingParams
+from vllm.sampling_params import RepetitionDetectionParams, SamplingParams
 
 from worker.engine.run.requests import long_requests as module
 from worker.engine.run.requests.texts import is_long, mark_if_long
@@ -22,18 +24,20 @@ class Core:
         self.states: dict[str, Any] = {}
         self.output_processor = SimpleNamespace(request_states=self.states)
 
-    async def add_request(self, request_id: str, prompt: int, params: None, **_: Any) -> str:
+    async def add_request(self, request_id: str, prompt: int, params: Any, **_: Any) -> str:
         await asyncio.sleep(0)
         self.states[f"{request_id}-of-vllm"] = SimpleNamespace(
             external_req_id=request_id, prompt_len=prompt, is_prefilling=True
         )
         return request_id
 
-    def submit(self, name: str, tokens: int, *, long: bool = True) -> asyncio.Task[str]:
+    def submit(
+        self, name: str, tokens: int, *, long: bool = True, params: Any = None
+    ) -> asyncio.Task[str]:
         async def run() -> str:
             is_long.set(False)
             mark_if_long(long=long)
-            added: str = await self.add_request(name, tokens, None, lora_request=None)
+            added: str = await self.add_request(name, tokens, params, lora_request=None)
             return added
 
         return asyncio.create_task(run())
@@ -106,3 +110,82 @@ async def test_no_request_waits_for_a_dead_engine(core: Any) -> None:
     assert await core.request_ids() == ["a"]
     core.errored = True
     assert await waiting == "b"
+
+
+async def submit_and_finish_prefill(core: Any, names: str, **options: Any) -> None:
+    """Submit requests, one for each letter; those that the engine gets have their first token."""
+    tasks = [core.submit(name, 1, **options) for name in names]
+    for _ in tasks:
+        await core.request_ids()
+        for state in core.states.values():
+            state.is_prefilling = False
+
+
+@pytest.mark.parametrize(
+    ("params", "count"),
+    [
+        # 512 log probabilities in a step, and as many requests as it takes to reach them.
+        (SamplingParams(logprobs=127, max_tokens=16), 4),
+        (SamplingParams(logprobs=0, n=256, max_tokens=16), 2),
+        (SamplingParams(logprobs=1, logprob_token_ids=[*range(128)], max_tokens=16), 4),
+        (SamplingParams(logprob_token_ids=[*range(127)], n=4, max_tokens=16), 1),
+        # One step, as in a beam search; or none.
+        (SamplingParams(logprobs=127, max_tokens=1), 7),
+        (SamplingParams(max_tokens=16), 7),
+        (PoolingParams(), 7),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_long_requests_share_the_log_probabilities_of_a_step(
+    params: Any, count: int, core: Any
+) -> None:
+    await submit_and_finish_prefill(core, "abcdefgh", params=params)
+    names = await core.request_ids()
+    assert names == [*"abcdefgh"[:count]]
+    # A short request doesn't wait.
+    assert await core.submit("short", 1, long=False, params=params) == "short"
+    del core.states["a-of-vllm"]
+    assert await core.request_ids() == [*names[1:], "short", "abcdefgh"[count]]
+
+
+def detection(largest: int, count: int, **options: Any) -> SamplingParams:
+    repetitions = RepetitionDetectionParams(max_pattern_size=largest, min_count=count)
+    return SamplingParams(repetition_detection=repetitions, **options)
+
+
+@pytest.mark.parametrize("long", [False, True])
+@pytest.mark.parametrize(
+    ("params", "count"),
+    [
+        # 65,280 comparisons for each choice, at most 1,048,576 in all; a single one may have more.
+        (detection(255, 3, n=4), 4),
+        (detection(255, 3, n=7), 2),
+        (detection(256, 256), 1),
+        # 4,096 comparisons take no longer than the rest of a step.
+        (detection(52, 3, n=64), 6),
+        (detection(20, 3, n=256), 6),
+        (detection(0, 2, n=256), 6),
+        (SamplingParams(), 6),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_costly_requests_share_the_comparisons_of_a_step(
+    params: SamplingParams, count: int, long: bool, core: Any
+) -> None:
+    await submit_and_finish_prefill(core, "abcdef", long=long, params=params)
+    names = await core.request_ids()
+    assert names == [*"abcdef"[:count]]
+    # Requests that compare little don't wait.
+    assert await core.submit("other", 1, params=detection(20, 3, n=256)) == "other"
+    if count < 6:
+        del core.states["a-of-vllm"]
+        assert await core.request_ids() == [*names[1:], "other", "abcdef"[count]]
+
+
+async def test_a_cancelled_costly_request_does_not_block_the_next_one(core: Any) -> None:
+    costly = detection(256, 17)
+    _, cancelled, _ = (core.submit(name, 1, params=costly) for name in ("a", "gone", "next"))
+    assert await core.request_ids() == ["a"]
+    cancelled.cancel()
+    del core.states["a-of-vllm"]
+    assert await core.request_ids() == ["next"]

@@ -176,6 +176,13 @@ def test_a_text_is_truncated_before_tokenizing(
         ({"prompt": [1] * (MANY_TOKENS + 1)}, True),
         ({"prompt": [[1] * MANY_TOKENS, []]}, False),
         ({"prompt": [[1] * MANY_TOKENS, [1]]}, True),
+        # Prompts whose log probabilities take more of each step than those of all lists may.
+        ({"prompt": ["a"] * 24, "logprobs": 20}, False),
+        ({"prompt": ["a"] * 25, "logprobs": 20}, True),
+        ({"prompt": ["a"] * 2, "logprobs": 1, "n": 128}, False),
+        ({"prompt": ["a"] * 2, "logprobs": 1, "n": 129}, True),
+        ({"prompt": "a", "logprobs": 1, "n": 256}, False),
+        ({"prompt": [1] * 100, "logprobs": 20}, False),
         # Text that a template may add to the conversation.
         ({"messages": [], "tools": [{"description": "a" * (LONG_CHARACTERS + 1)}]}, True),
         ({"messages": [], "chat_template_kwargs": {"a": "a" * (LONG_CHARACTERS + 1)}}, True),
