@@ -170,7 +170,11 @@ async def test_a_batch_above_the_concurrent_ones_waits_without_its_input_and_wit
         asyncio.create_task(batch_worker.run_batch(f"job-{number}", **batch_request(2)))
         for number in range(places)
     ]
-    await poll_until(lambda: len([*batch_worker.root.rglob("lease-1")]) == places)
+
+    def running_count() -> int:
+        return sum(batch.is_leased("shard-0") for batch in all_records(batch_worker.batches))
+
+    await poll_until(lambda: running_count() == places)
     text = "waits" * 1_000
     references = sys.getrefcount(text)
     job = {"id": "waiting", "input": {"batch": batch_request(2, requests=lines(2, prompt=text))}}
