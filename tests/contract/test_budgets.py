@@ -87,11 +87,6 @@ def test_a_fixtures_name_stands_for_one_type_in_all_tests() -> None:
     assert {name: found for name, found in types.items() if len(found) > 1} == {}
 
 
-def test_a_folder_has_at_most_15_modules() -> None:
-    folders = Counter(str(Path(name).parent) for name in SOURCES)
-    assert {folder: count for folder, count in folders.items() if count > 15} == {}
-
-
 def test_a_module_has_at_most_one_story_of_at_most_100_lines() -> None:
     stories = defaultdict(list)
     for name, source in SOURCES.items():
