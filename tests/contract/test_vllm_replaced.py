@@ -14,6 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from pkgutil import resolve_name
+from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +25,7 @@ from packaging.version import Version
 from prometheus_client import REGISTRY, Counter
 from pydantic import ValidationError
 from support.effort import cpu_seconds
+from transformers import AutoTokenizer
 from vllm.config import ModelConfig
 from vllm.engine import arg_utils
 from vllm.entrypoints.anthropic import api_router
@@ -38,7 +41,10 @@ from vllm.model_executor.models import registry
 from vllm.renderers import base
 from vllm.renderers.hf import HfRenderer, parse_chat_messages
 from vllm.utils.async_utils import make_async
+from vllm.v1.engine import EngineCoreRequest
+from vllm.v1.engine import logprobs as engine_logprobs
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.core_client import AsyncMPClient, DPAsyncMPClient
 from vllm.v1.engine.input_processor import InputProcessor
 from vllm.v1.engine.output_processor import OutputProcessor
 from vllm.v1.metrics import loggers, prometheus
@@ -49,7 +55,11 @@ from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from worker.engine.options import Options
 from worker.engine.run.requests.refusals import QUOTING_LOGGERS, sanitize_message
-from worker.engine.run.requests.texts import mark_if_long, reserve_thread_for_short_texts
+from worker.engine.run.requests.texts import (
+    mark_if_long,
+    remember_token_texts,
+    reserve_thread_for_short_texts,
+)
 from worker.engine.seam import patches
 from worker.engine.seam.cpu_worker import CPUWorker
 from worker.engine.seam.locations import import_from_vllm
@@ -102,6 +112,18 @@ def test_the_first_parameters_of_add_request_are_the_id_of_the_caller_and_the_re
     # The states of requests also contain this id.
     source = inspect.getsource(InputProcessor.assign_request_id)
     assert "request.external_req_id = request.request_id" in source
+
+
+def test_a_request_for_many_choices_sends_a_request_of_each_to_the_core() -> None:
+    """Otherwise the choices of one request take every slot."""
+    source = inspect.getsource(AsyncLLM)
+    assert "= parent_request.get_child_info(" in source
+    assert {*re.findall(r"engine_core\.(\w*add_request\w*)\(", source)} == {"add_request_async"}
+    for connection in (AsyncMPClient, DPAsyncMPClient):
+        assert parameters(connection.add_request_async, 3) == ["self", "request"]
+    # A choice has the caller's id, and its state exists before the choice is sent.
+    assert "external_req_id" in EngineCoreRequest.__struct_fields__
+    assert source.index("self.output_processor.add_request(") < source.index(".add_request_async(")
 
 
 # The dict of unfinished requests, which worker/engine/run/requests/gpu_time.py replaces:
@@ -159,6 +181,79 @@ async def test_vllm_renders_with_the_replaced_submit_method_of_its_executor() ->
     assert [await length("ab"), await asyncio.create_task(long())] == [2, 3]
     assert len(submitted) == 2
     executor.shutdown()
+
+
+# The texts of tokens, which worker/engine/run/requests/texts.py remembers:
+
+
+class CountingTokenizer:
+    """Counts the calls of ``decode`` of a tokenizer."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.tokenizer = tokenizer
+        self.calls = 0
+
+    def decode(self, token_ids: list[int]) -> str:
+        self.calls += 1
+        text: str = self.tokenizer.decode(token_ids)
+        return text
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.tokenizer, name)
+
+
+@pytest.fixture
+def counting_tokenizer(demo_model: Path) -> CountingTokenizer:
+    return CountingTokenizer(AutoTokenizer.from_pretrained(demo_model))
+
+
+def original_of(row: Patch) -> Any:
+    """Return the part that a patch replaces, also if it is replaced in this process."""
+    module, _, owner = row.owner.partition(":")
+    # Imports the module again.
+    names = runpy.run_path(resolve_name(module).__file__)
+    return getattr(names[owner], row.name) if owner else names[row.name]
+
+
+def test_each_token_is_decoded_once_and_its_text_is_vllms(
+    counting_tokenizer: CountingTokenizer,
+) -> None:
+    tokenizer = counting_tokenizer
+    remember_token_texts()
+    token_texts = engine_logprobs.convert_ids_list_to_tokens
+    ids = [*range(len(tokenizer.tokenizer)), *range(100)]
+    assert token_texts(tokenizer, []) == []
+    texts = token_texts(tokenizer, ids)
+    assert tokenizer.calls == len(tokenizer.tokenizer)
+    assert texts == token_texts(tokenizer, ids) == original_of(patches.TOKEN_TEXTS)(tokenizer, ids)
+
+
+def test_the_texts_of_incomplete_characters_are_vllms_and_decoded_less(
+    counting_tokenizer: CountingTokenizer,
+) -> None:
+    tokenizer = counting_tokenizer
+    remember_token_texts()
+    processor: Any = SimpleNamespace(tokenizer=tokenizer)
+    original = original_of(patches.INCOMPLETE_TEXT)
+    correct = engine_logprobs.LogprobsProcessor._correct_decoded_token
+    ids = range(len(tokenizer.tokenizer))
+    parts = [id for id in ids if tokenizer.decode([id]).endswith("\N{REPLACEMENT CHARACTER}")]
+    # Characters of two to four bytes, after others and after random parts.
+    choose = Random(1)
+    contexts: list[list[int]] = [[], *([id] for id in parts)]
+    for text in ("aé", "€€", "é😀", "😀"):
+        encoded = tokenizer.encode(text, add_special_tokens=False)
+        contexts += [encoded[:end][-4:] for end in range(1, len(encoded) + 1)]
+    contexts += [choose.choices(parts, k=choose.randint(2, 4)) for _ in range(50)]
+    contexts += [choose.choices(ids, k=4) for _ in range(50)]
+    counts, answers = [], []
+    for function in (original, correct):
+        tokenizer.calls = 0
+        answers.append([function(processor, id, context) for context in contexts for id in parts])
+        counts.append(tokenizer.calls)
+    assert answers[0] == answers[1]
+    assert {"é", "€", "😀", ""} <= {*answers[0]}
+    assert counts[0] > 1.5 * counts[1]
 
 
 # The platform object, which worker/engine/machine.py replaces by a GPU's platform:
@@ -241,6 +336,20 @@ def sanitizes_slowly() -> bool:
     return cpu_seconds(lambda: original(message)) > 20 * worker_s
 
 
+def decodes_tokens_again() -> bool:
+    assert "convert_ids_list_to_tokens(" in inspect.getsource(engine_logprobs.LogprobsProcessor)
+    tokenizer = CountingTokenizer(SimpleNamespace(decode=str))
+    original_of(patches.TOKEN_TEXTS)(tokenizer, [5] * 10)
+    return tokenizer.calls == 10
+
+
+def decodes_incomplete_characters_again() -> bool:
+    assert "_correct_decoded_token(" in inspect.getsource(engine_logprobs.LogprobsProcessor)
+    tokenizer = CountingTokenizer(SimpleNamespace(decode=lambda _: "\N{REPLACEMENT CHARACTER}"))
+    original_of(patches.INCOMPLETE_TEXT)(SimpleNamespace(tokenizer=tokenizer), 5, [1, 2, 3, 4])
+    return tokenizer.calls > 2
+
+
 def refuses_lists_as_tool_input() -> bool:
     call = {"function": {"name": "describe", "arguments": "[1]"}}
     message = {"role": "assistant", "content": None, "tool_calls": [call]}
@@ -309,12 +418,14 @@ NEEDED: dict[Patch, Callable[[], bool]] = {
     patches.COMPILATION: compiles_when_eager,
     patches.EXCEPTION_HANDLERS: handles_errors_itself,
     patches.GENERATE: compiles_without_a_limit,
+    patches.INCOMPLETE_TEXT: decodes_incomplete_characters_again,
     patches.INSPECT: starts_an_interpreter,
     patches.LOG: logs_request_content,
     patches.LORA_INFO: names_adapters_in_labels,
     patches.METRICS: unregisters_other_metrics,
     patches.SANITIZE: sanitizes_slowly,
     patches.SEEDS: rewinds_generators,
+    patches.TOKEN_TEXTS: decodes_tokens_again,
     patches.TO_MESSAGES: refuses_lists_as_tool_input,
 }
 INSTALLED = Version(Version(vllm.__version__).public)

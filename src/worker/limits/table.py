@@ -224,8 +224,9 @@ CHECKS = (
         prompts of a completion times `n` | {work.MAX_CONCURRENT_CHOICES:,} | a batch
         log probabilities of one token of each choice: `n` (or `best_of`) times (1 + `logprobs`, \
         or the number of `logprob_token_ids`) \
-        | {work.MAX_LOGPROBS_PER_STEP:,}; of the items of a list that run concurrently \
-        {work.MAX_LIST_LOGPROBS_PER_STEP} \
+        | {work.MAX_LOGPROBS_PER_STEP:,}; {work.MAX_LIST_LOGPROBS_PER_STEP} with more than \
+        {work.MANY_ALTERNATIVES} for a token of several choices, and for the items of a list that \
+        run concurrently \
         | fewer of them; `MAX_LOGPROBS` bounds `logprobs`
         the same times `max_tokens`, with several choices and no stream \
         | {work.MAX_UNSTREAMED_LOGPROBS:,}; more is 413 | a stream
@@ -313,9 +314,9 @@ CHECKS = (
         f"""
         compiling one | {_DEFAULTS["structured_compile_s"]:g} seconds of one core; on one or two \
         cores 2 if unset | `STRUCTURED_COMPILE_S`
-        applying it to one token of each choice: for one, and for `n` on average \
-        | 0.1 seconds of one core | fewer choices
-        the same for one choice, if each further token takes ever longer | 0.01 seconds |
+        applying it to one token | 0.1 seconds of one core |
+        the same for one token of each choice, on average | 0.05 seconds | fewer choices
+        the same for one token, if each further token takes ever longer | 0.01 seconds |
         memory to compile one | 2 GB |
         """,
         module="worker.engine.run.grammar.process",

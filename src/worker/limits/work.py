@@ -13,14 +13,17 @@ BYTES_PER_LOGPROB = 40
 # alternatives.
 MAX_LOGPROBS_PER_STEP = 1_024
 # Maximum log probabilities in one step of all concurrent items of a list, and of other long
-# requests. vLLM decodes their texts in every step, and other requests wait for that as long as the
-# list takes.
+# requests. vLLM processes them in every step, and other requests wait for that as long as the list
+# takes.
 MAX_LIST_LOGPROBS_PER_STEP = 512
+# Alternatives for a token above which a step of the engine takes less time than they do. The same
+# maximum holds for these requests, alone and together.
+MANY_ALTERNATIVES = 32
 # Maximum log probabilities of an answer with several choices that is not streamed, if each choice
 # has ``max_tokens``: ten times as many as can fit one yield.
 MAX_UNSTREAMED_LOGPROBS = 200_000
 # Maximum log probabilities for one token of a prompt. Each choice computes the prompt again.
-MAX_PROMPT_LOGPROBS = 128
+MAX_PROMPT_LOGPROBS = 32
 # Maximum log probabilities of several prompts, or of a prompt for several choices, in an answer
 # that is not streamed. vLLM writes all of them in one go, 5 to 10 us for each, and others wait.
 MAX_PROMPT_LOGPROBS_PER_ANSWER = 500_000
@@ -72,9 +75,10 @@ def check_requested_work(
     per_step = logprobs_per_step(params)
     if not per_step:
         return
-    if per_step > MAX_LOGPROBS_PER_STEP:
-        message = f"{per_step:,} log probabilities for a token of each choice"
-        message = f"{message}, at most {MAX_LOGPROBS_PER_STEP:,}"
+    has_many = choices > 1 and per_step > choices * (1 + MANY_ALTERNATIVES)
+    maximum = MAX_LIST_LOGPROBS_PER_STEP if has_many else MAX_LOGPROBS_PER_STEP
+    if per_step > maximum:
+        message = f"{per_step:,} log probabilities for a token of each choice, at most {maximum:,}"
         raise InvalidInput(f"{holder}logprobs: {message}", param="logprobs")
     min_bytes = (
         prompt_count * per_step * _integer_or_default(params, "min_tokens", 1) * BYTES_PER_LOGPROB

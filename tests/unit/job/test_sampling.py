@@ -223,7 +223,7 @@ def body(**params: Any) -> dict[str, Any]:
 
 
 async def test_values_at_their_bounds_are_accepted_on_both_paths() -> None:
-    # With so many log probabilities, the answer to ``AT_BOUNDS`` would be too large.
+    # Together with these log probabilities, the answer would be too large.
     for params in (AT_BOUNDS, {"logprob_token_ids": list(range(128))}):
         for payload in (raw(**params), body(**params)):
             assert "error" not in (await run_job(payload, *tokens("a")))[-1]

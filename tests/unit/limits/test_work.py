@@ -132,7 +132,11 @@ DETECTION = {"max_pattern_size": 256, "min_pattern_size": 128, "min_count": 3}
         ),
         (
             {"n": 112, "logprobs": 1, "logprob_token_ids": [*range(128)]},
-            "14,448 log probabilities for a token of each choice, at most 1,024",
+            "14,448 log probabilities for a token of each choice, at most 512",
+        ),
+        (
+            {"n": 4, "logprobs": 1, "logprob_token_ids": [*range(128)]},
+            "516 log probabilities for a token of each choice, at most 512",
         ),
         # vLLM's server reads 20.0 as 20.
         (
@@ -141,7 +145,7 @@ DETECTION = {"max_pattern_size": 256, "min_pattern_size": 128, "min_count": 3}
         ),
         (
             {"n": 112, "prompt_logprobs": 20},
-            "2,352 log probabilities for a token of the prompt of each choice, at most 128: ask "
+            "2,352 log probabilities for a token of the prompt of each choice, at most 32: ask "
             "for them with fewer choices",
         ),
     ],
@@ -180,8 +184,9 @@ async def test_alternatives_count_wherever_a_chat_has_their_number() -> None:
         {"n": 256, "repetition_detection": [256]},
         {"n": 128, "logprobs": 1, "logprob_token_ids": [1, 2, 3]},
         {"n": 2, "logprobs": 0, "logprob_token_ids": [*range(128)]},
-        {"n": 64, "prompt_logprobs": 1},
-        {"n": 6, "prompt_logprobs": 20},
+        {"n": 3, "logprobs": 0, "logprob_token_ids": [*range(128)]},
+        {"n": 48, "logprobs": 20},
+        {"n": 16, "prompt_logprobs": 1},
         {"prompt_logprobs": 1_000},
         {"n": 256, "logprobs": 1, "echo": False},
     ],
@@ -231,7 +236,7 @@ def refused_parameter(request: RequestToCheck) -> str | None:
     [
         ({"prompt": [[5] * 2_000] * 60, "logprobs": 4, "echo": True}, 413),
         ({"prompt": ["abcd" * 2_000] * 60, "prompt_logprobs": 4}, 413),
-        ({"prompt": [5] * 5_000, "prompt_logprobs": 20, "n": 6}, 413),
+        ({"prompt": [5] * 20_000, "prompt_logprobs": 15, "n": 2}, 413),
         ({"prompt": [[5] * 2_000] * 60, "logprobs": 4, "echo": True, "stream": True}, None),
         ({"prompt": [[5] * 2_000] * 60, "logprobs": 4}, None),
         # A usual list of an evaluation, and one prompt, which the context limits.

@@ -21,7 +21,12 @@ from worker import asgi
 from worker.engine.run.requests.bodies import check_bad_words, check_responses_input_items
 from worker.engine.run.requests.long_requests import LongRequestQueue
 from worker.engine.run.requests.refusals import sanitize_message, silence_refusals
-from worker.engine.run.requests.texts import is_long, limit_texts, reserve_thread_for_short_texts
+from worker.engine.run.requests.texts import (
+    is_long,
+    limit_texts,
+    remember_token_texts,
+    reserve_thread_for_short_texts,
+)
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import EXCEPTION_HANDLERS, SANITIZE, TO_MESSAGES
 from worker.engine.seam.protocols import Client, RequestMetadata
@@ -56,6 +61,7 @@ class VllmServer:
         self._arguments = arguments
         self._tasks = tasks
         self._app = import_from_vllm("build_app")(arguments, tasks, client.model_config)
+        remember_token_texts()
         SANITIZE.replace_in_modules(sanitize_message)
         _shorten_path_of_requests(self._app)
         silence_refusals()

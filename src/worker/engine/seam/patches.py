@@ -55,9 +55,14 @@ class Patch:
         finally:
             setattr(owner, self.name, original)
 
+    @property
+    def original(self) -> Any:
+        """The part of the owner, before it is replaced."""
+        return getattr(resolve_name(self.owner), self.name)
+
     def replace_in_modules(self, replacement: Any) -> None:
         """Replace a function in each module of vLLM that has imported it by name."""
-        original = getattr(resolve_name(self.owner), self.name)
+        original = self.original
         for name, module in [*sys.modules.items()]:
             if name.startswith("vllm.") and vars(module).get(self.name) is original:
                 setattr(module, self.name, replacement)
@@ -77,6 +82,12 @@ ADD_REQUEST = Patch(
     reason="The requests of a long list take every slot, and a short one waits for a free slot.",
     issue="https://github.com/vllm-project/vllm/issues/16969",
 )
+SEND_REQUEST = Patch(
+    owner="vllm.v1.engine.core_client:AsyncMPClient",
+    name="add_request_async",
+    replacement="worker.engine.run.requests.long_requests:LongRequestQueue",
+    reason="The choices of one request take every slot, and a short one waits for a free slot.",
+)
 REQUEST_STATES = Patch(
     owner="vllm.v1.engine.output_processor:OutputProcessor",
     name="request_states",
@@ -89,6 +100,18 @@ SUBMIT = Patch(
     name="submit",
     replacement="worker.engine.run.requests.texts:reserve_thread_for_short_texts",
     reason="Long texts take every thread of the renderer, and short ones wait for seconds.",
+)
+TOKEN_TEXTS = Patch(
+    owner="vllm.tokenizers.detokenizer_utils",
+    name="convert_ids_list_to_tokens",
+    replacement="worker.engine.run.requests.texts:remember_token_texts",
+    reason="It decodes all tokens with log probabilities in each step, and all requests wait.",
+)
+INCOMPLETE_TEXT = Patch(
+    owner="vllm.v1.engine.logprobs:LogprobsProcessor",
+    name="_correct_decoded_token",
+    replacement="worker.engine.run.requests.texts:remember_token_texts",
+    reason="It decodes tokens with a part of a character up to nine times, in each step.",
 )
 TO_MESSAGES = Patch(
     owner="vllm.entrypoints.anthropic.serving:AnthropicServingMessages",

@@ -25,8 +25,8 @@ COSTLY_KEYWORDS = ("pattern", "$ref", "Length", "Items", "nProperties", "xProper
 
 # Seconds of CPU time above which a grammar is slow; the core gets slow grammars one at a time.
 SLOW_CPU_S = 0.1
-# Maximum seconds of CPU time to follow a grammar for one token of each choice.
-MAX_STEP_S = 0.1
+# Maximum seconds of CPU time to follow a grammar for one token of each choice, on average.
+MAX_STEP_S = 0.05
 # Maximum number of slow grammars to remember as compiled.
 MAX_COMPILED = 1_000
 # Default limit for a grammar, in seconds of CPU time, on machines with at most

@@ -7,6 +7,9 @@ vLLM's priority scheduling is not enough. It lets short prompts pass long prompt
 running requests keep their slots, so a short prompt waits for a free slot for seconds, not just for
 one step. Also, any caller could then set a priority for a request.
 
+A request for many choices is also long. vLLM makes a request of each choice, and those that would
+take the reserved slots wait.
+
 Requests whose ``repetition_detection`` compares many tokens in each step have a queue of their own.
 """
 
@@ -15,9 +18,10 @@ from dataclasses import asdict
 from typing import Any
 
 from worker.engine.run.requests.texts import is_long
-from worker.engine.seam.patches import ADD_REQUEST
+from worker.engine.seam.patches import ADD_REQUEST, SEND_REQUEST
 from worker.engine.seam.protocols import Client, EngineInput, RequestState
 from worker.limits.work import (
+    MANY_ALTERNATIVES,
     MAX_CONCURRENT_COMPARISONS,
     MAX_LIST_LOGPROBS_PER_STEP,
     MIN_COSTLY_COMPARISONS,
@@ -29,6 +33,8 @@ from worker.limits.work import (
 MAX_QUEUED_STEPS = 2
 # One in ``FREE_SLOT_DIVISOR`` slots is reserved for short requests.
 FREE_SLOT_DIVISOR = 8
+# Number of choices above which a request is long, and the engine gets them one by one.
+MANY_CHOICES = 32
 # Seconds between two polls of the engine's requests: less than a full step takes.
 POLL_INTERVAL_S = 0.004
 
@@ -36,8 +42,8 @@ POLL_INTERVAL_S = 0.004
 class LongRequestQueue:
     """Sends long requests to the engine only as fast as the engine computes their prompts.
 
-    Some slots stay free for short requests. Replaces ``add_request`` of vLLM's client. Use on the
-    engine's loop.
+    Some slots stay free for short requests. Replaces ``add_request`` of vLLM's client, and
+    ``add_request_async`` of its connection to the core. Use on the engine's loop.
     """
 
     def __init__(self, client: Client) -> None:
@@ -54,7 +60,13 @@ class LongRequestQueue:
         self._logprobs: dict[str, int] = {}
         self._costly_lock = asyncio.Lock()
         self._comparisons: dict[str, int] = {}
+        # Callers' ids of the requests for many choices that are being added, and the ids of their
+        # choices in the core.
+        self._many: set[str] = set()
+        self._choices: set[str] = set()
+        self._choice_lock = asyncio.Lock()
         self._add_directly = ADD_REQUEST.replace(client, self.add_request)
+        self._send_directly = SEND_REQUEST.replace(client.engine_core, self.send_request)
 
     async def add_request(
         self, request_id: str, prompt: EngineInput, params: Any, *args: Any, **kwargs: Any
@@ -72,22 +84,64 @@ class LongRequestQueue:
     async def _add(
         self, request_id: str, prompt: EngineInput, params: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        if not is_long.get():
-            return await self._add_directly(request_id, prompt, params, *args, **kwargs)
+        logprobs = _logprobs_per_step(params)
+        has_many = logprobs and logprobs > params.n * (1 + MANY_ALTERNATIVES)
+        if not (is_long.get() or has_many):
+            return await self._add_choices(request_id, prompt, params, *args, **kwargs)
         async with self._lock:
             while not self._client.errored and self._is_engine_full():  # noqa: ASYNC110 - vLLM offers nothing to wait for
                 await asyncio.sleep(POLL_INTERVAL_S)
-            self._logprobs[request_id] = _logprobs_per_step(params)
+            self._logprobs[request_id] = logprobs
+            return await self._add_choices(request_id, prompt, params, *args, **kwargs)
+
+    async def _add_choices(
+        self, request_id: str, prompt: EngineInput, params: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if getattr(params, "n", 1) <= MANY_CHOICES:
             return await self._add_directly(request_id, prompt, params, *args, **kwargs)
+        self._many.add(request_id)
+        try:
+            return await self._add_directly(request_id, prompt, params, *args, **kwargs)
+        except asyncio.CancelledError:
+            # Otherwise, the engine would compute the choices that it already has to their ends.
+            await self._client.abort(request_id)
+            raise
+        finally:
+            self._many.discard(request_id)
+
+    async def send_request(self, request: Any) -> None:
+        """Send a request to the core; one of many choices waits until the core has a slot for it.
+
+        Args:
+            request: vLLM's ``EngineCoreRequest``.
+        """
+        if request.external_req_id not in self._many:
+            await self._send_directly(request)
+            return
+        async with self._choice_lock:
+            while not self._client.errored and self._is_out_of_slots():  # noqa: ASYNC110 - vLLM offers nothing to wait for
+                await asyncio.sleep(POLL_INTERVAL_S)
+            self._choices.add(request.request_id)
+            await self._send_directly(request)
 
     def _is_engine_full(self) -> bool:
         long_requests = self._forget_finished(self._logprobs)
-        waiting = sum(state.prompt_len for state in long_requests if state.is_prefilling)
+        waiting = sum(state.prompt_len for state in long_requests.values() if state.is_prefilling)
         return (
             waiting >= self._max_tokens
-            or len(long_requests) >= self._max_requests
+            or self._is_out_of_slots()
             or sum(self._logprobs.values()) >= MAX_LIST_LOGPROBS_PER_STEP
         )
+
+    def _is_out_of_slots(self) -> bool:
+        """Return whether long requests and many choices have all slots but the reserved ones."""
+        self._choices &= self._client.output_processor.request_states.keys()
+        sent = {
+            id
+            for id, state in self._forget_finished(self._logprobs).items()
+            if state.external_req_id not in self._many
+        }
+        return len(self._choices | sent) >= self._max_requests
 
     def _has_no_time_for(self, comparisons: int) -> bool:
         """Return whether costly requests are running, and one more would compare too much."""
@@ -95,11 +149,11 @@ class LongRequestQueue:
         running = sum(self._comparisons.values())
         return running > 0 and running + comparisons > MAX_CONCURRENT_COMPARISONS
 
-    def _forget_finished(self, work: dict[str, int]) -> list[RequestState]:
-        """Remove finished requests from a dictionary by id; return the others' states."""
-        states = self._client.output_processor.request_states.values()
-        unfinished = [state for state in states if state.external_req_id in work]
-        for request_id in work.keys() - {state.external_req_id for state in unfinished}:
+    def _forget_finished(self, work: dict[str, int]) -> dict[str, RequestState]:
+        """Remove finished requests from a dictionary by callers' ids; return the others' states."""
+        states = self._client.output_processor.request_states
+        unfinished = {id: state for id, state in states.items() if state.external_req_id in work}
+        for request_id in work.keys() - {state.external_req_id for state in unfinished.values()}:
             del work[request_id]
         return unfinished
 

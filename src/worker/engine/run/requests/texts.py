@@ -1,4 +1,4 @@
-"""Limits for the text in a request, and a separate thread pool for long texts.
+"""Limits for the text in a request, a separate thread pool for long texts, and texts of tokens.
 
 Tokenizing takes a second for a few megabytes, in one of vLLM's few threads for it.
 """
@@ -6,9 +6,12 @@ Tokenizing takes a second for a few megabytes, in one of vLLM's few threads for 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import ContextVar
+from functools import cache
+from pkgutil import resolve_name
 from typing import Any
+from weakref import WeakKeyDictionary
 
-from worker.engine.seam.patches import SUBMIT
+from worker.engine.seam.patches import INCOMPLETE_TEXT, SUBMIT, TOKEN_TEXTS
 from worker.engine.seam.protocols import Client
 from worker.errors import InvalidInput
 from worker.limits import work
@@ -143,6 +146,40 @@ def _truncate_texts(body: Mapping[str, Any], keys: Iterable[str], span: slice) -
         for key in keys
         if key in body
     }
+
+
+@cache
+def remember_token_texts() -> None:
+    """Let vLLM decode each token with a log probability once, instead of in each step.
+
+    The texts of a model's tokens take at most some megabytes.
+    """
+    decode: Callable[[Any, list[int]], list[str]] = TOKEN_TEXTS.original
+    correct: Callable[[Any, int, list[int]], str] = INCOMPLETE_TEXT.original
+    texts_by_tokenizer: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
+
+    def token_texts(tokenizer: Any, token_ids: list[int]) -> list[str]:
+        texts = texts_by_tokenizer.setdefault(tokenizer, {})
+        if unknown := [*{token for token in token_ids if token not in texts}]:
+            texts.update(zip(unknown, decode(tokenizer, unknown), strict=True))
+        return [texts[token] for token in token_ids]
+
+    def correct_text(processor: Any, token: int, preceding: list[int]) -> str:
+        """Return the text of a token that ends within a character."""
+        tokenizer = processor.tokenizer
+        last_texts = token_texts(tokenizer, preceding[-1:])
+        is_incomplete = not any(map(_ends_within_character, last_texts))
+        # A character that is incomplete with all preceding tokens is so with fewer of them.
+        if is_incomplete or _ends_within_character(tokenizer.decode([*preceding, token])):
+            return ""
+        return correct(processor, token, preceding)
+
+    TOKEN_TEXTS.replace_in_modules(token_texts)
+    INCOMPLETE_TEXT.replace(resolve_name(INCOMPLETE_TEXT.owner), correct_text)
+
+
+def _ends_within_character(text: str) -> bool:
+    return text.endswith("\N{REPLACEMENT CHARACTER}")
 
 
 def reserve_thread_for_short_texts(executor: Executor, threads: int) -> None:

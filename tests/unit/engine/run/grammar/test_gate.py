@@ -136,11 +136,11 @@ async def test_a_grammar_that_fails_its_trial_never_reaches_the_engine(
 
 
 async def test_a_grammar_is_refused_if_its_choices_together_take_long_for_a_token() -> None:
-    client = FakeClient(FakeTrial(step_s=0.004))
+    client = FakeClient(FakeTrial(step_s=0.002))
     assert await count_outputs(client, choices=25, regex="a+") == 2
     with pytest.raises(VLLMValidationError) as caught:
         await count_outputs(client, choices=26, regex="a+")
-    assert "0.004 s to follow for a token, times 26 choices; at most 0.1 s" in str(caught.value)
+    assert "0.002 s to follow for a token, times 26 choices; at most 0.05 s" in str(caught.value)
     assert (caught.value.parameter, client.received_ids) == ("structured_outputs", ["a"])
 
 

@@ -23,13 +23,33 @@ class Core:
         self.vllm_config = SimpleNamespace(scheduler_config=scheduler, parallel_config=parallel)
         self.states: dict[str, Any] = {}
         self.output_processor = SimpleNamespace(request_states=self.states)
+        # Its connection; and the requests and choices that it has received.
+        self.engine_core = self
+        self.received_ids: list[str] = []
 
     async def add_request(self, request_id: str, prompt: int, params: Any, **_: Any) -> str:
         await asyncio.sleep(0)
-        self.states[f"{request_id}-of-vllm"] = SimpleNamespace(
-            external_req_id=request_id, prompt_len=prompt, is_prefilling=True
-        )
+        # Like vLLM, a request of each choice; but only of many, so that others take one slot.
+        choices = getattr(params, "n", 1)
+        is_one = choices <= module.MANY_CHOICES
+        numbers = [""] if is_one else [f"{number}_" for number in range(choices)]
+        ids = [f"{number}{request_id}-of-vllm" for number in numbers]
+        for id in ids:
+            self.states[id] = SimpleNamespace(
+                external_req_id=request_id, prompt_len=prompt, is_prefilling=True
+            )
+        for id in ids:
+            await self.engine_core.add_request_async(
+                SimpleNamespace(request_id=id, external_req_id=request_id)
+            )
         return request_id
+
+    async def add_request_async(self, request: Any) -> None:
+        self.received_ids.append(request.request_id)
+
+    async def abort(self, request_id: str) -> None:
+        for id in [id for id, state in self.states.items() if state.external_req_id == request_id]:
+            del self.states[id]
 
     def submit(
         self, name: str, tokens: int, *, long: bool = True, params: Any = None
@@ -126,7 +146,7 @@ async def submit_and_finish_prefill(core: Any, names: str, **options: Any) -> No
     [
         # 512 log probabilities in a step, and as many requests as it takes to reach them.
         (SamplingParams(logprobs=127, max_tokens=16), 4),
-        (SamplingParams(logprobs=0, n=256, max_tokens=16), 2),
+        (SamplingParams(logprobs=7, n=32, max_tokens=16), 2),
         (SamplingParams(logprobs=1, logprob_token_ids=[*range(128)], max_tokens=16), 4),
         (SamplingParams(logprob_token_ids=[*range(127)], n=4, max_tokens=16), 1),
         # One step, as in a beam search; or none.
@@ -143,9 +163,63 @@ async def test_long_requests_share_the_log_probabilities_of_a_step(
     names = await core.request_ids()
     assert names == [*"abcdefgh"[:count]]
     # A short request doesn't wait.
-    assert await core.submit("short", 1, long=False, params=params) == "short"
+    few = SamplingParams(logprobs=1)
+    assert await core.submit("short", 1, long=False, params=few) == "short"
     del core.states["a-of-vllm"]
     assert await core.request_ids() == [*names[1:], "short", "abcdefgh"[count]]
+
+
+async def test_requests_with_many_alternatives_for_a_token_are_long(core: Any) -> None:
+    many = SamplingParams(logprob_token_ids=[*range(63)], n=4)
+    few = SamplingParams(logprobs=32, n=31)
+    await submit_and_finish_prefill(core, "abcd", long=False, params=many)
+    await submit_and_finish_prefill(core, "ef", long=False, params=few)
+    assert await core.request_ids() == [*"abef"]
+
+
+# One request for many choices:
+
+
+@pytest.mark.parametrize("long", [False, True])
+async def test_many_choices_leave_a_slot_to_other_requests(long: bool, core: Any) -> None:
+    task = core.submit("many", 1, params=SamplingParams(n=40), long=long)
+    ids = [f"{number}_many-of-vllm" for number in range(40)]
+    for finished in range(33):
+        await settle()
+        # One of eight slots is reserved.
+        assert core.received_ids == ids[: finished + 7]
+        assert await core.submit(f"short-{finished}", 1, long=False) == f"short-{finished}"
+        core.received_ids.remove(f"short-{finished}-of-vllm")
+        del core.states[ids[finished]]
+    assert await task == "many"
+
+
+@pytest.mark.parametrize("long", [False, True])
+async def test_a_cancelled_request_for_many_choices_leaves_none_in_the_engine(
+    long: bool, core: Any
+) -> None:
+    tasks = [
+        core.submit(name, 1, params=SamplingParams(n=40), long=long) for name in ("gone", "next")
+    ]
+    await settle()
+    tasks[0].cancel()
+    await settle()
+    assert {state.external_req_id for state in core.states.values()} == {"next"}
+    assert "6_next-of-vllm" in core.received_ids
+
+
+async def test_long_requests_and_many_choices_share_the_slots(core: Any) -> None:
+    many = core.submit("many", 1, params=SamplingParams(n=33), long=False)
+    await settle()
+    long = core.submit("long", 1)
+    await settle()
+    assert len(core.received_ids) == 7
+    for id in core.received_ids[:]:
+        del core.states[id]
+    await settle()
+    assert [core.received_ids[7:9], long.done()] == [["7_many-of-vllm", "8_many-of-vllm"], False]
+    core.errored = True
+    assert [await many, await long] == ["many", "long"]
 
 
 def detection(largest: int, count: int, **options: Any) -> SamplingParams:
@@ -162,9 +236,9 @@ def detection(largest: int, count: int, **options: Any) -> SamplingParams:
         (detection(255, 3, n=7), 2),
         (detection(256, 256), 1),
         # 4,096 comparisons take no longer than the rest of a step.
-        (detection(52, 3, n=64), 6),
-        (detection(20, 3, n=256), 6),
-        (detection(0, 2, n=256), 6),
+        (detection(52, 3, n=32), 6),
+        (detection(20, 3, n=32), 6),
+        (detection(0, 2, n=32), 6),
         (SamplingParams(), 6),
     ],
     ids=lambda value: str(value)[:40],
@@ -176,7 +250,7 @@ async def test_costly_requests_share_the_comparisons_of_a_step(
     names = await core.request_ids()
     assert names == [*"abcdef"[:count]]
     # Requests that compare little don't wait.
-    assert await core.submit("other", 1, params=detection(20, 3, n=256)) == "other"
+    assert await core.submit("other", 1, params=detection(20, 3, n=32)) == "other"
     if count < 6:
         del core.states["a-of-vllm"]
         assert await core.request_ids() == [*names[1:], "other", "abcdef"[count]]
