@@ -285,6 +285,7 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 	@$(BIN)/python benchmarks/batch.py kill
 	@$(BIN)/python benchmarks/batch.py callers
 	@$(BIN)/python benchmarks/batch.py many --rounds 1
+	@$(BIN)/python benchmarks/costly.py
 	@PYTHONPATH=src $(BIN)/python benchmarks/in_process/check_rows.py
 	@$(BIN)/python benchmarks/volume_transfer.py
 	@PYTHONPATH=benchmarks $(BIN)/python -m gpu_load --json $(LOAD_FIGURES)

@@ -1,0 +1,218 @@
+"""Measures other requests next to the costliest accepted request of each parameter.
+
+    python benchmarks/costly.py [--seconds 6] [--only n logprobs] [--url http://127.0.0.1:8000]
+
+A parameter that costs time in each step of the engine slows all requests. For each of them, a
+caller with 4 tokens per request is measured next to a request with the largest accepted values,
+which starts again whenever it ends. Columns: milliseconds of an engine step (from the counter of
+iterations in vLLM's metrics); median and maximum of the caller's milliseconds; and how often the
+costly request was answered or refused. The row "alone" is the caller without any other request, and
+"n" is the most choices that can run, which most other rows contain. The numbers hold for the model:
+a larger one takes longer for a step, and the parameters take as long.
+
+The server is one with the demo model, or any at --url, such as an older version of the worker.
+"""
+
+import argparse
+import asyncio
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import bench
+from batch_parts.many import start_server
+
+COMPLETIONS, METRICS = "/v1/completions", "/metrics"
+STEPS = "vllm:iteration_tokens_total_count"
+# Choices that run concurrently next to the caller: vLLM's default for the slots on a CPU is 128.
+CHOICES = 112
+LONG = {"prompt": "x", "max_tokens": 1_900, "min_tokens": 1_900, "ignore_eos": True}
+WORDS = [f"w{number}" for number in range(64)]
+IDS = [*range(40, 340)]
+# Tokens of the demo model with a part of a character, which are decoded with those before.
+BYTES = [*range(98, 192), *range(226, 260)]
+# Tokens 68 and 69, a and b, which repeat, but not as often as the detection requires.
+NEARLY_REPEATED = {
+    "structured_outputs": {"regex": "(a{299}b){7}"},
+    "logit_bias": {"68": 60, "69": 60},
+}
+
+
+def detection(largest: int, smallest: int, count: int) -> dict[str, Any]:
+    fields = {"max_pattern_size": largest, "min_pattern_size": smallest, "min_count": count}
+    return {**NEARLY_REPEATED, "repetition_detection": fields}
+
+
+def regex(expression: str) -> dict[str, Any]:
+    return {**NEARLY_REPEATED, "structured_outputs": {"regex": expression}}
+
+
+# Rows by name: the parameters of the costly request, and the number of such requests.
+ROWS: dict[str, tuple[dict[str, Any], int]] = {
+    "alone": ({}, 0),
+    "1 choice": ({}, 1),
+    "n": ({"n": CHOICES}, 1),
+    "n 256": ({"n": 256}, 1),
+    "best_of": ({"best_of": CHOICES}, 1),
+    "a beam of 10": ({"n": 10, "use_beam_search": True, "min_tokens": 0}, 1),
+    "logprobs, 1 choice": ({"logprobs": 20, "stream": True}, 1),
+    "n, logprobs": ({"n": CHOICES, "logprobs": 8, "stream": True}, 1),
+    "n, logprobs, 2 requests": ({"n": 48, "logprobs": 20, "stream": True}, 2),
+    "logprob_token_ids": (
+        {"n": 3, "logprobs": 1, "logprob_token_ids": IDS[:128], "stream": True},
+        1,
+    ),
+    "logprob_token_ids of bytes": (
+        {
+            "n": 3,
+            "logprobs": 1,
+            "logprob_token_ids": BYTES,
+            "allowed_token_ids": BYTES,
+            "stream": True,
+        },
+        1,
+    ),
+    "prompt_logprobs": (
+        {"n": 2, "prompt_logprobs": 15, "prompt": "five " * 380, "max_tokens": 1, "min_tokens": 1},
+        1,
+    ),
+    "penalties": (
+        {
+            "n": CHOICES,
+            "presence_penalty": 1,
+            "frequency_penalty": 1,
+            "repetition_penalty": 1.5,
+        },
+        1,
+    ),
+    "bad_words": ({"n": CHOICES, "bad_words": WORDS}, 1),
+    "stop": ({"n": CHOICES, "stop": [word + "?" * 252 for word in WORDS[:4]]}, 1),
+    "stop_token_ids, min_tokens": ({"n": CHOICES, "stop_token_ids": IDS[:64]}, 1),
+    "logit_bias": ({"n": CHOICES, "logit_bias": {str(token): -1 for token in IDS}}, 1),
+    "allowed_token_ids": ({"n": CHOICES, "allowed_token_ids": IDS}, 1),
+    "structured_outputs": ({"n": CHOICES, **NEARLY_REPEATED}, 1),
+    "a regex that takes long": (regex("((a|b|ab|ba){1,30}){1,30}"), 1),
+    "the same, n 112": ({"n": CHOICES, **regex("((a|b|ab|ba){1,30}){1,30}")}, 1),
+    "a regex that takes ever longer": (regex("(a*)*b"), 1),
+    "repetition_detection": (detection(256, 128, 3), 1),
+    "the same, n 5": ({"n": 5, **detection(256, 128, 3)}, 1),
+    "the same, 20 requests": ({"n": 5, **detection(256, 128, 3)}, 20),
+    "repetition_detection, n 112": ({"n": CHOICES, **detection(32, 1, 5)}, 1),
+    "128 to 256, n 112": ({"n": CHOICES, **detection(256, 128, 3)}, 1),
+    "all, n 112": (
+        {
+            "n": CHOICES,
+            "repetition_detection": detection(32, 1, 5)["repetition_detection"],
+            "presence_penalty": 1,
+            "repetition_penalty": 1.5,
+            "bad_words": WORDS,
+            "stop_token_ids": IDS[:64],
+            "logprobs": 8,
+            "stream": True,
+        },
+        1,
+    ),
+}
+
+
+class CostlyBenchmark:
+    """Rows that are measured with one server."""
+
+    def __init__(self, session: aiohttp.ClientSession, seconds: float) -> None:
+        self._session = session
+        self._seconds = seconds
+
+    async def measure_row(self, params: dict[str, Any], count: int) -> str:
+        """Return the columns of a row."""
+        statuses: Counter[str] = Counter()
+        body = {**LONG, **params}
+        costly = [asyncio.create_task(self._repeat(body, statuses)) for _ in range(count)]
+        try:
+            if costly:
+                await asyncio.sleep(2)
+            steps, start = await self._count_steps(), time.perf_counter()
+            times = await self._measure_calls()
+            duration, steps = time.perf_counter() - start, await self._count_steps() - steps
+        finally:
+            for task in costly:
+                task.cancel()
+            await asyncio.gather(*costly, return_exceptions=True)
+        answers = ", ".join(f"{count} x {status}" for status, count in statuses.items())
+        step_ms, p50 = 1_000 * duration / max(1, steps), statistics.median(times)
+        return f"{step_ms:8.1f} {p50:8.1f} {max(times):8.0f}  {answers}"
+
+    async def _measure_calls(self) -> list[float]:
+        """Return the milliseconds of short requests, one after another."""
+        times = []
+        end = time.perf_counter() + self._seconds
+        body = {"prompt": "Hi", "max_tokens": 4, "ignore_eos": True}
+        while time.perf_counter() < end:
+            start = time.perf_counter()
+            async with self._session.post(COMPLETIONS, json=body) as response:
+                response.raise_for_status()
+                await response.read()
+            times.append(1_000 * (time.perf_counter() - start))
+        return times
+
+    async def _repeat(self, body: dict[str, Any], statuses: Counter[str]) -> None:
+        """Send a request again and again, and count its statuses as soon as they are known."""
+        while True:
+            async with self._session.post(COMPLETIONS, json=body) as response:
+                statuses[str(response.status)] += 1
+                if response.status != 200:
+                    error = (await response.json())["error"]
+                    statuses[error["message"][:90]] += 1
+                    return
+                async for _ in response.content.iter_any():
+                    pass
+
+    async def _count_steps(self) -> float:
+        async with self._session.get(METRICS) as response:
+            text = await response.text()
+        lines = (line for line in text.splitlines() if line.startswith(STEPS))
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+async def run_rows(args: argparse.Namespace, write: Callable[[str], object]) -> None:
+    timeout = aiohttp.ClientTimeout(total=None)
+    with tempfile.TemporaryDirectory() as folder:
+        if args.url:
+            async with aiohttp.ClientSession(args.url, timeout=timeout) as session:
+                await write_rows(args, session, write)
+            return
+        async with start_server(str(args.model), Path(folder)) as (session, _):
+            await write_rows(args, session, write)
+
+
+async def write_rows(
+    args: argparse.Namespace, session: aiohttp.ClientSession, write: Callable[[str], object]
+) -> None:
+    benchmark = CostlyBenchmark(session, args.seconds)
+    await benchmark.measure_row({}, 0)  # warms up
+    write(f"{'':32} {'ms/step':>8} {'p50':>8} {'max':>8}  statuses")
+    for name, (params, count) in ROWS.items():
+        if not args.only or name in args.only:
+            write(f"{name:32} {await benchmark.measure_row(params, count)}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--only", nargs="*", choices=ROWS)
+    parser.add_argument("--url")
+    parser.add_argument("--model", type=Path, default=bench.DEMO_MODEL)
+    args = parser.parse_args()
+    asyncio.run(run_rows(args, lambda line: print(line, flush=True)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
