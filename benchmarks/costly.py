@@ -32,7 +32,7 @@ COMPLETIONS, METRICS = "/v1/completions", "/metrics"
 STEPS = "vllm:iteration_tokens_total_count"
 # Choices that run concurrently next to the caller: vLLM's default for the slots on a CPU is 128.
 CHOICES = 112
-LONG = {"prompt": "x", "max_tokens": 1_900, "min_tokens": 1_900, "ignore_eos": True}
+LONG = {"prompt": "x", "max_tokens": 1_900, "ignore_eos": True}
 WORDS = [f"w{number}" for number in range(64)]
 IDS = [*range(40, 340)]
 # Tokens of the demo model with a part of a character, which are decoded with those before.
@@ -44,13 +44,18 @@ NEARLY_REPEATED = {
 }
 
 
-def detection(largest: int, smallest: int, count: int) -> dict[str, Any]:
-    fields = {"max_pattern_size": largest, "min_pattern_size": smallest, "min_count": count}
-    return {**NEARLY_REPEATED, "repetition_detection": fields}
-
-
 def regex(expression: str) -> dict[str, Any]:
     return {**NEARLY_REPEATED, "structured_outputs": {"regex": expression}}
+
+
+def detection(largest: int, smallest: int, count: int, expression: str) -> dict[str, Any]:
+    fields = {"max_pattern_size": largest, "min_pattern_size": smallest, "min_count": count}
+    return {**regex(expression), "repetition_detection": fields}
+
+
+# Comparisons of a token: 49,536, and 2,268.
+LARGE_DETECTION = detection(256, 128, 3, "(a{299}b){7}")
+SMALL_DETECTION = detection(43, 20, 4, "(a{59}b){31}")
 
 
 # Rows by name: the parameters of the costly request, and the number of such requests.
@@ -60,7 +65,7 @@ ROWS: dict[str, tuple[dict[str, Any], int]] = {
     "n": ({"n": CHOICES}, 1),
     "n 256": ({"n": 256}, 1),
     "best_of": ({"best_of": CHOICES}, 1),
-    "a beam of 10": ({"n": 10, "use_beam_search": True, "min_tokens": 0}, 1),
+    "a beam of 10": ({"n": 10, "use_beam_search": True}, 1),
     "logprobs, 1 choice": ({"logprobs": 20, "stream": True}, 1),
     "n, logprobs": ({"n": CHOICES, "logprobs": 8, "stream": True}, 1),
     "n, logprobs, 2 requests": ({"n": 48, "logprobs": 20, "stream": True}, 2),
@@ -79,7 +84,7 @@ ROWS: dict[str, tuple[dict[str, Any], int]] = {
         1,
     ),
     "prompt_logprobs": (
-        {"n": 2, "prompt_logprobs": 15, "prompt": "five " * 380, "max_tokens": 1, "min_tokens": 1},
+        {"n": 2, "prompt_logprobs": 15, "prompt": "five " * 380, "max_tokens": 1},
         1,
     ),
     "penalties": (
@@ -93,26 +98,28 @@ ROWS: dict[str, tuple[dict[str, Any], int]] = {
     ),
     "bad_words": ({"n": CHOICES, "bad_words": WORDS}, 1),
     "stop": ({"n": CHOICES, "stop": [word + "?" * 252 for word in WORDS[:4]]}, 1),
-    "stop_token_ids, min_tokens": ({"n": CHOICES, "stop_token_ids": IDS[:64]}, 1),
+    "stop_token_ids, min_tokens": (
+        {"n": CHOICES, "stop_token_ids": IDS[:64], "min_tokens": 1_900},
+        1,
+    ),
     "logit_bias": ({"n": CHOICES, "logit_bias": {str(token): -1 for token in IDS}}, 1),
     "allowed_token_ids": ({"n": CHOICES, "allowed_token_ids": IDS}, 1),
     "structured_outputs": ({"n": CHOICES, **NEARLY_REPEATED}, 1),
     "a regex that takes long": (regex("((a|b|ab|ba){1,30}){1,30}"), 1),
     "the same, n 112": ({"n": CHOICES, **regex("((a|b|ab|ba){1,30}){1,30}")}, 1),
     "a regex that takes ever longer": (regex("(a*)*b"), 1),
-    "repetition_detection": (detection(256, 128, 3), 1),
-    "the same, n 5": ({"n": 5, **detection(256, 128, 3)}, 1),
-    "the same, 20 requests": ({"n": 5, **detection(256, 128, 3)}, 20),
-    "repetition_detection, n 112": ({"n": CHOICES, **detection(32, 1, 5)}, 1),
-    "128 to 256, n 112": ({"n": CHOICES, **detection(256, 128, 3)}, 1),
+    "repetition_detection": (LARGE_DETECTION, 1),
+    "the same, n 5": ({"n": 5, **LARGE_DETECTION}, 1),
+    "the same, 20 requests": ({"n": 5, **LARGE_DETECTION}, 20),
+    "repetition_detection, n 112": ({"n": CHOICES, **SMALL_DETECTION}, 1),
+    "128 to 256, n 112": ({"n": CHOICES, **LARGE_DETECTION}, 1),
     "all, n 112": (
         {
             "n": CHOICES,
-            "repetition_detection": detection(32, 1, 5)["repetition_detection"],
+            "repetition_detection": SMALL_DETECTION["repetition_detection"],
             "presence_penalty": 1,
             "repetition_penalty": 1.5,
             "bad_words": WORDS,
-            "stop_token_ids": IDS[:64],
             "logprobs": 8,
             "stream": True,
         },
