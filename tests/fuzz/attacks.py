@@ -136,7 +136,7 @@ def _send_rows(target: Target, rows: list[tuple[str, Attack]]) -> Iterator[RowRe
                 MAX_EXTRA_WAIT_S, MAX_WAIT_RATIO * _busy_wait_s(target, neighbour)
             )
             pids = target.pids
-            while remaining and target.pids == pids:
+            while remaining and not target.has_lost(pids):
                 kind, row = remaining.pop(0)
                 result = _measure_row(target, kind, row, neighbour, bait, max_wait_s)
                 yield result
@@ -206,7 +206,7 @@ def _measure_once(
         said=outcomes[0].text.replace(word, CANARY)[:300],
     )
     result.violations += _wrong_answers(outcomes, row)
-    if target.pids != pids:
+    if target.has_lost(pids):
         result.violations.append("a process exited")
     if not all(call.good for call in calls):
         result.violations.append("a request of the neighbour failed")

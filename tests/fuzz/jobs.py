@@ -64,7 +64,7 @@ class WatchedEndpoint:
 
     @property
     def is_unharmed(self) -> bool:
-        return self.target.pids == self.pids and self.neighbour.is_healthy
+        return self.neighbour.is_healthy and not self.target.has_lost(self.pids)
 
 
 @dataclass

@@ -50,7 +50,7 @@ def run(args: Namespace) -> int:
         violations = {
             "a request was answered with a 5xx": status != 0 and bool(counts),
             "no request was sent": not counts,
-            "a process exited": target.pids != pids,
+            "a process exited": target.has_lost(pids),
             "a request of the neighbour failed": not all(call.good for call in calls),
             "the neighbour waited": longest_s(calls) > neighbour.alone_s + MAX_EXTRA_WAIT_S,
         }

@@ -78,6 +78,10 @@ class Target(ABC):
     def pids(self) -> list[int]:
         return long_lived_tree(self.worker_pid)
 
+    def has_lost(self, pids: list[int]) -> bool:
+        """Return whether one of these processes has exited; the worker may have started others."""
+        return not {*pids} <= {*self.pids}
+
     @property
     def running(self) -> BackgroundProcess:
         assert self._running is not None
