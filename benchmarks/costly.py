@@ -70,12 +70,11 @@ ROWS: dict[str, tuple[dict[str, Any], int]] = {
     "n, logprobs": ({"n": CHOICES, "logprobs": 8, "stream": True}, 1),
     "n, logprobs, 2 requests": ({"n": 48, "logprobs": 20, "stream": True}, 2),
     "logprob_token_ids": (
-        {"n": 3, "logprobs": 1, "logprob_token_ids": IDS[:128], "stream": True},
+        {"logprobs": 1, "logprob_token_ids": IDS[:128], "stream": True},
         1,
     ),
     "logprob_token_ids of bytes": (
         {
-            "n": 3,
             "logprobs": 1,
             "logprob_token_ids": BYTES,
             "allowed_token_ids": BYTES,

@@ -224,9 +224,9 @@ CHECKS = (
         prompts of a completion times `n` | {work.MAX_CONCURRENT_CHOICES:,} | a batch
         log probabilities of one token of each choice: `n` (or `best_of`) times (1 + `logprobs`, \
         or the number of `logprob_token_ids`) \
-        | {work.MAX_LOGPROBS_PER_STEP:,}; {work.MAX_LIST_LOGPROBS_PER_STEP} with more than \
-        {work.MANY_ALTERNATIVES} for a token of several choices, and for the items of a list that \
-        run concurrently \
+        | {work.MAX_LOGPROBS_PER_STEP:,}; {work.MAX_MANY_LOGPROBS_PER_STEP} with more than \
+        {work.MANY_ALTERNATIVES} for a token of several choices; of the items of a list that run \
+        concurrently {work.MAX_LIST_LOGPROBS_PER_STEP} \
         | fewer of them; `MAX_LOGPROBS` bounds `logprobs`
         the same times `max_tokens`, with several choices and no stream \
         | {work.MAX_UNSTREAMED_LOGPROBS:,}; more is 413 | a stream

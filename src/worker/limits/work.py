@@ -16,9 +16,10 @@ MAX_LOGPROBS_PER_STEP = 1_024
 # requests. vLLM processes them in every step, and other requests wait for that as long as the list
 # takes.
 MAX_LIST_LOGPROBS_PER_STEP = 512
-# Alternatives for a token above which a step of the engine takes less time than they do. The same
-# maximum holds for these requests, alone and together.
+# Alternatives for a token above which a small engine's step takes less time than they do: maximum
+# log probabilities in one step of a request for several choices. These requests count as long.
 MANY_ALTERNATIVES = 32
+MAX_MANY_LOGPROBS_PER_STEP = 256
 # Maximum log probabilities of an answer with several choices that is not streamed, if each choice
 # has ``max_tokens``: ten times as many as can fit one yield.
 MAX_UNSTREAMED_LOGPROBS = 200_000
@@ -76,7 +77,7 @@ def check_requested_work(
     if not per_step:
         return
     has_many = choices > 1 and per_step > choices * (1 + MANY_ALTERNATIVES)
-    maximum = MAX_LIST_LOGPROBS_PER_STEP if has_many else MAX_LOGPROBS_PER_STEP
+    maximum = MAX_MANY_LOGPROBS_PER_STEP if has_many else MAX_LOGPROBS_PER_STEP
     if per_step > maximum:
         message = f"{per_step:,} log probabilities for a token of each choice, at most {maximum:,}"
         raise InvalidInput(f"{holder}logprobs: {message}", param="logprobs")

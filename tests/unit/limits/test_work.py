@@ -132,11 +132,11 @@ DETECTION = {"max_pattern_size": 256, "min_pattern_size": 128, "min_count": 3}
         ),
         (
             {"n": 112, "logprobs": 1, "logprob_token_ids": [*range(128)]},
-            "14,448 log probabilities for a token of each choice, at most 512",
+            "14,448 log probabilities for a token of each choice, at most 256",
         ),
         (
-            {"n": 4, "logprobs": 1, "logprob_token_ids": [*range(128)]},
-            "516 log probabilities for a token of each choice, at most 512",
+            {"n": 2, "logprobs": 1, "logprob_token_ids": [*range(128)]},
+            "258 log probabilities for a token of each choice, at most 256",
         ),
         # vLLM's server reads 20.0 as 20.
         (
@@ -183,8 +183,8 @@ async def test_alternatives_count_wherever_a_chat_has_their_number() -> None:
         {"n": 256, "repetition_detection": None},
         {"n": 256, "repetition_detection": [256]},
         {"n": 128, "logprobs": 1, "logprob_token_ids": [1, 2, 3]},
-        {"n": 2, "logprobs": 0, "logprob_token_ids": [*range(128)]},
-        {"n": 3, "logprobs": 0, "logprob_token_ids": [*range(128)]},
+        {"n": 2, "logprobs": 0, "logprob_token_ids": [*range(127)]},
+        {"logprobs": 0, "logprob_token_ids": [*range(128)]},
         {"n": 48, "logprobs": 20},
         {"n": 16, "prompt_logprobs": 1},
         {"prompt_logprobs": 1_000},
