@@ -254,6 +254,11 @@ def test_the_texts_of_incomplete_characters_are_vllms_and_decoded_less(
     assert answers[0] == answers[1]
     assert {"é", "€", "😀", ""} <= {*answers[0]}
     assert counts[0] > 1.5 * counts[1]
+    # After a whole character, a part of one can't be the rest of it.
+    whole = tokenizer.encode("a", add_special_tokens=False)
+    tokenizer.calls = 0
+    assert [correct(processor, id, whole) for id in parts] == [""] * len(parts)
+    assert tokenizer.calls == 0
 
 
 # The platform object, which worker/engine/machine.py replaces by a GPU's platform:
