@@ -52,6 +52,13 @@ def read_command_line(arguments: list[str]) -> Namespace:
     add("--endpoint", type=parse_identifier, default=defaults.endpoint, help="the endpoint's id")
     add("--request-log", type=Path, metavar="FILE", help="a line of JSON for each request")
     add(
+        "--idle-timeout",
+        type=parse_seconds,
+        default=defaults.idle_timeout_s,
+        metavar="S",
+        help="stop a worker without a job after S seconds, and start it when jobs wait",
+    )
+    add(
         "--post-delay",
         type=parse_seconds,
         default=0.0,
@@ -112,7 +119,10 @@ def read_command_line(arguments: list[str]) -> Namespace:
         action="store_true",
         help="forward requests to workers that serve HTTP on PORT",
     )
-    return parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
+    if parsed.load_balancing and parsed.idle_timeout is not None:
+        parser.error("--idle-timeout: only a queue starts workers when jobs wait")
+    return parsed
 
 
 def integer_type(low: int, high: int) -> Callable[[str], int]:
@@ -166,6 +176,7 @@ def make_options(arguments: Namespace, api_key: str | None) -> Options:
         api_key=api_key,
         execution_timeout_s=arguments.execution_timeout,
         gateway_timeout_s=arguments.gateway_timeout,
+        idle_timeout_s=arguments.idle_timeout,
         failed_as=FailedJobHandling(arguments.failed_as),
         lost_as=LostJobHandling(arguments.lost_as),
         expired_as=ExpiredJobHandling(arguments.expired_as),

@@ -18,6 +18,8 @@ from emulator.server import Emulator
 from emulator.state.worker import Worker
 
 _MAX_RESTART_DELAY_S = 60.0
+# Seconds between two checks whether a worker is idle.
+_IDLE_CHECK_S = 0.1
 # Maximum size of an excerpt from the log of a worker that exited or whose startup failed.
 _EXCERPT_LINES = 20
 _EXCERPT_BYTES = 8_000
@@ -98,6 +100,9 @@ class WorkerProcessGroup:
 class Fleet:
     """Runs a number of workers and restarts those that exit. An async context manager.
 
+    With the option ``idle_timeout_s``, a worker runs only while there are jobs, as on an endpoint
+    that is scaled to zero.
+
     Args:
         emulator: A running emulator or load balancer.
         command: Command that starts a worker.
@@ -116,6 +121,7 @@ class Fleet:
         self.ready = asyncio.Event()  # set when the first worker is ready
         self._queue = self.emulator.queue
         self._supervisors: list[asyncio.Task[None]] = []
+        self._idle_ids: set[str] = set()  # workers that were stopped because they were idle
 
     def start_workers(self, count: int) -> None:
         # Remove logs of an earlier run.
@@ -166,15 +172,24 @@ class Fleet:
     async def _supervise(self, worker: Worker, volume: NetworkVolume | None) -> None:
         """Run a worker until the queue closes; restart it after a delay whenever it exits."""
         failures, place = 0, f" on {volume.id}" if volume else ""
-        while not self._queue.is_closed:
+        queue, is_scaled = self._queue, self.emulator.options.idle_timeout_s is not None
+        while not queue.is_closed:
+            if is_scaled and failures == 0:
+                await queue.changed.wait_for(lambda: queue.has_available_jobs or queue.is_closed)
+                if queue.is_closed:
+                    return
             log = self.logs / f"{worker.id}.log"
             log_offset = log.stat().st_size if log.exists() else 0
             self.announce(f"{worker.id} starts{place} (its log: {log})")
             was_ready, is_explained, status = await self._run_worker(
                 worker, volume, log, log_offset
             )
-            if self._queue.is_closed:
+            if queue.is_closed:
                 return
+            if worker.id in self._idle_ids:
+                self._idle_ids.discard(worker.id)
+                self.announce(f"{worker.id} was idle and has stopped; it starts when jobs wait")
+                continue
             failures = 0 if was_ready else failures + 1
             worker.unhealthy = failures > 0
             delay_s = min(2.0**failures, _MAX_RESTART_DELAY_S)
@@ -183,7 +198,7 @@ class Fleet:
             )
             if (failures or status > 0) and not is_explained:
                 self.announce(_format_log_excerpt(log, log_offset))
-            await self._queue.changed.wait_for(lambda: self._queue.is_closed, delay_s)
+            await queue.changed.wait_for(lambda: queue.is_closed, delay_s)
 
     async def _run_worker(
         self, worker: Worker, volume: NetworkVolume | None, log: Path, log_offset: int
@@ -215,11 +230,24 @@ class Fleet:
                 for warning in _WARNING_LINE.findall(_read_log_from(log, log_offset)):
                     self.announce(f"    {warning}")
                 self.ready.set()
+            await _wait_for_first(process.wait(), self._wait_until_idle(worker))
+            if process.process.returncode is None and not self._queue.is_closed:
+                self._idle_ids.add(worker.id)
+                process.send_signal(signal.SIGTERM)
             status = await process.wait()
             return worker.ready, worker.has_failed_start, status
         finally:
             await process.kill()
             self._queue.handle_worker_exit(worker)
+
+    async def _wait_until_idle(self, worker: Worker) -> None:
+        """Wait until a worker has had no job for ``idle_timeout_s``, if that is set."""
+        timeout_s = self.emulator.options.idle_timeout_s
+        busy_at = time.monotonic()
+        while timeout_s is None or time.monotonic() < busy_at + timeout_s:
+            await asyncio.sleep(_IDLE_CHECK_S)
+            if self._queue.is_busy(worker) or self._queue.is_closed:
+                busy_at = time.monotonic()
 
 
 async def _wait_for_first(*awaitables: Coroutine[Any, Any, object]) -> None:

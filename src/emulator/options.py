@@ -110,6 +110,8 @@ class Options:
     forward_timeout_s: float = 330.0  # timeout of a request that is forwarded to a worker
     faults: tuple[Fault, ...] = ()  # faults that are active from the start
     seed: int = 0  # seed for the faults that apply to a share of the calls
+    # Seconds after which a worker without a job is stopped, until jobs wait; None to stop none.
+    idle_timeout_s: float | None = None
     volumes: tuple[NetworkVolume, ...] = ()  # each worker gets one, in turn; they share no data
     request_log: Path | None = None  # file to which one line of JSON per request is written
 

@@ -37,6 +37,10 @@ class Queue:
     def has_available_jobs(self) -> bool:
         return bool(self._waiting_jobs or self._redeliveries)
 
+    def is_busy(self, worker: Worker) -> bool:
+        """Return whether a worker has a job."""
+        return any(job.worker_id == worker.id for job in self._running_jobs.values())
+
     def submit(
         self,
         payload: Mapping[str, Any],

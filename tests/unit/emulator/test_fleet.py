@@ -216,6 +216,27 @@ async def test_sigterm_reaches_the_first_process_only(tmp_path: Path) -> None:
         assert "SIGTERM child" not in running.log()
 
 
+async def test_an_idle_worker_is_stopped_and_starts_again_when_jobs_wait(tmp_path: Path) -> None:
+    async with running_fleet(tmp_path, SERVES, idle_timeout_s=0.2, long_poll_s=0.05) as running:
+        for number in (1, 2):
+            job = await running.peer.run(number)
+            await running.wait_for_announcement("worker-1 was idle and has stopped", times=number)
+            assert (await running.peer.status_object(job))["output"] == number
+        # Without a job, it does not run.
+        assert "".join(running.announced).count("worker-1 starts") == 2
+        assert running.log().count("ends") == 2
+
+
+async def test_a_worker_with_a_job_is_not_idle(tmp_path: Path) -> None:
+    async with running_fleet(tmp_path, SERVES, idle_timeout_s=0.2, long_poll_s=0.05) as running:
+        job = await running.peer.run("until SIGTERM")
+        await running.wait_for_announcement("worker-1 is ready")
+        await running.wait_for_log_line("runs")
+        await asyncio.sleep(0.5)
+        assert (await running.peer.status_object(job))["status"] == "IN_PROGRESS"
+        await running.drain()
+
+
 # Draining: workers may finish their jobs within a grace period.
 
 

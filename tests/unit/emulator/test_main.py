@@ -69,6 +69,7 @@ def test_options_are_read_from_the_command_line() -> None:
     options = parse(
         "--port 9 --endpoint mine --post-delay 0.05 --failed-as ok --lost-as requeued --seed 5 "
         "--expired-as deleted --keep-on-disconnect --execution-timeout 7 --gateway-timeout 9 "
+        "--idle-timeout 5 "
         f"--fault '{fault}' "
         "--volume euvolume01:EU-RO-1:a/b:c --volume usvolume02:US-KS-2:d"
     )
@@ -77,6 +78,7 @@ def test_options_are_read_from_the_command_line() -> None:
         endpoint="mine",
         execution_timeout_s=7,
         gateway_timeout_s=9,
+        idle_timeout_s=5,
         failed_as=FailedJobHandling.OK,
         lost_as=LostJobHandling.REQUEUED,
         expired_as=ExpiredJobHandling.DELETED,
@@ -95,6 +97,11 @@ def test_options_are_read_from_the_command_line() -> None:
     # Arguments after `--` are the worker's command.
     arguments = read_command_line(["--workers", "2", "--", "python", "-u", "src/handler.py"])
     assert (arguments.workers, arguments.command) == (2, ["python", "-u", "src/handler.py"])
+
+
+def test_workers_of_a_load_balancing_endpoint_are_not_stopped_when_idle() -> None:
+    with pytest.raises(SystemExit):
+        parse("--load-balancing --idle-timeout 5")
 
 
 def test_every_option_in_the_documentation_exists(
