@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from worker.errors import NoSuchObject, VolumeError
 from worker.long_work.kinds import WorkReference
 from worker.volume import translate_os_errors, write_once
+from worker.volume.lease import SILENT_S
 from worker.volume.pages import IndexEntry
 
 # Files in every record: the request, written first; the decision how the work will end; and how it
@@ -101,6 +102,10 @@ class Record(ABC):
     def has_ended(self) -> bool:
         return self.has_file(RESULT)
 
+    def is_running(self) -> bool:
+        """Return whether a worker is working on any part, by its heartbeats."""
+        return self.is_leased(within_s=SILENT_S)
+
     def read_file(self, name: str, model: type[Model]) -> Model | None:
         """Return the content of a file; None if there is no such file.
 
@@ -145,12 +150,12 @@ class Record(ABC):
         """Return the directory for the lease of a part of the work."""
         return self.directory / LEASES / name
 
-    def is_leased(self, name: str = "*") -> bool:
+    def is_leased(self, name: str = "*", within_s: float = STALE_S) -> bool:
         """Return whether a worker may be working on a part, by default on any part.
 
-        The leases of a dead worker count for ``STALE_S`` seconds.
+        The leases of a dead worker count for ``within_s`` seconds.
         """
-        oldest = time.time() - STALE_S
+        oldest = time.time() - within_s
         with translate_os_errors(), contextlib.suppress(FileNotFoundError):
             for path in self.directory.glob(f"{LEASES}/{name}/lease-*"):
                 with contextlib.suppress(FileNotFoundError):

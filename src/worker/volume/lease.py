@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 from uuid import uuid4
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,6 +25,8 @@ HEARTBEAT_S = 2.0
 POLL_S = 1.0
 # Consecutive polls without a change after which an owner counts as dead.
 MAX_UNCHANGED_POLLS = 15
+# Seconds since the last heartbeat after which an owner is probably dead, by the clocks of machines.
+SILENT_S = MAX_UNCHANGED_POLLS * POLL_S
 
 
 @dataclass(frozen=True)
@@ -46,52 +49,62 @@ class Claim:
 _CLAIM_JSON = TypeAdapter(Claim)
 
 
-class _LeaseRenewal:
-    """The leases of this process, which one thread renews until the last one is released."""
+class HeartbeatFile(Protocol):
+    """A file with heartbeats of this process."""
+
+    def renew(self) -> None:
+        """Write the next heartbeat."""
+
+    def release(self) -> None:
+        """Remove the file, because this process is about to exit."""
+
+
+class Heartbeats:
+    """The files of this process that one thread renews every ``HEARTBEAT_S`` seconds."""
 
     def __init__(self) -> None:
-        self._leases: set[Lease] = set()
+        self._files: set[HeartbeatFile] = set()
         self._changed = threading.Condition()
         self._is_thread_running = False
 
-    def __iter__(self) -> Iterator["Lease"]:
+    def __iter__(self) -> Iterator[HeartbeatFile]:
         with self._changed:
-            return iter(tuple(self._leases))
+            return iter(tuple(self._files))
 
-    def add(self, lease: "Lease") -> None:
+    def add(self, file: HeartbeatFile) -> None:
         with self._changed:
-            self._leases.add(lease)
+            self._files.add(file)
             if not self._is_thread_running:
-                threading.Thread(target=self._renew_leases, name="leases", daemon=True).start()
+                threading.Thread(target=self._renew_files, name="leases", daemon=True).start()
                 self._is_thread_running = True
 
-    def remove(self, lease: "Lease") -> bool:
-        """Renew a lease no longer; return whether it was renewed until now."""
+    def remove(self, file: HeartbeatFile) -> bool:
+        """Renew a file no longer; return whether it was renewed until now."""
         with self._changed:
-            is_known = lease in self._leases
-            self._leases.discard(lease)
+            is_known = file in self._files
+            self._files.discard(file)
             self._changed.notify()
         return is_known
 
-    def _renew_leases(self) -> None:
-        """Renew all leases every ``HEARTBEAT_S`` seconds, until the last one is released."""
+    def _renew_files(self) -> None:
+        """Renew all files, until the last one is removed."""
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: not self._leases, HEARTBEAT_S)
-                self._is_thread_running = bool(self._leases)
+                self._changed.wait_for(lambda: not self._files, HEARTBEAT_S)
+                self._is_thread_running = bool(self._files)
                 if not self._is_thread_running:
                     return
-            for lease in self:
-                lease.renew()
+            for file in self:
+                file.renew()
 
 
-_renewal = _LeaseRenewal()
+heartbeats = Heartbeats()
 
 
 def release_all_leases() -> None:
     """Release all leases of this process, which is about to exit."""
-    for lease in _renewal:
-        lease.release()
+    for file in heartbeats:
+        file.release()
 
 
 class Lease:
@@ -113,11 +126,11 @@ class Lease:
         self.owner = uuid4().hex
         self._beats = 0
         self._write_claim()
-        _renewal.add(self)
+        heartbeats.add(self)
 
     def release(self) -> None:
         """Release the lease, so that another worker can acquire it immediately."""
-        _renewal.remove(self)
+        heartbeats.remove(self)
         with contextlib.suppress(OSError):
             if self._is_owned():
                 self._path.unlink(missing_ok=True)
@@ -136,7 +149,7 @@ class Lease:
         except OSError:
             # If the error persists, another worker takes over.
             return
-        if _renewal.remove(self):
+        if heartbeats.remove(self):
             self.lost.set()
 
     def _write_claim(self) -> None:
