@@ -214,13 +214,13 @@ class LLM:
         return create_batch(self._transport, items, CHATS, self._shared)
 
     def resume_batch(self, id: str) -> Batch:
-        """Return the batch with this id; submit a job that continues it unless it has ended.
+        """Return the batch with this id; if no worker runs it, this sends the job that does.
 
         Raises:
             EndpointError: If the batch doesn't exist or the platform can't be reached.
         """
         batch = Batch(self._transport, id)
-        batch.resume()
+        batch.check_run()
         return batch
 
     def _run_items(

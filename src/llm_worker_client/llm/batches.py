@@ -8,14 +8,10 @@ from urllib.parse import quote
 import httpx2
 from tqdm import tqdm
 
-from llm_worker_client.exchange import LONG_JOB_POLICY
-from llm_worker_client.jobs import Job, JobRun
 from llm_worker_client.llm import lines
 from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, create_output
 from llm_worker_client.llm.prompts import Item
-from llm_worker_client.mapping import Refusal
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES
-from llm_worker_client.steps import PlatformUnreachable
 from llm_worker_client.terminal import make_printable
 from llm_worker_client.transport import RunpodTransport
 
@@ -52,21 +48,13 @@ class Batch:
         """Cancel the batch; results so far stay on the volume."""
         _send(self._transport, "POST", f"/batches/{quote(self.id)}/cancel", json={})
 
-    def resume(self) -> None:
-        """Submit another job for the batch unless it has ended; all jobs of a batch share its work.
+    def check_run(self) -> None:
+        """Request the batch: if no worker runs it, the transport sends the job that does.
 
         Raises:
-            EndpointError: If the batch doesn't exist, or the platform doesn't accept the job.
+            EndpointError: If the batch doesn't exist, or the platform can't be reached.
         """
-        if self._retrieve_batch_object()["status"] in _ENDED_STATUSES:
-            return
-        payload = {"input": {"batch": {"id": self.id}}, "policy": LONG_JOB_POLICY}
-        try:
-            self._transport.endpoint.run_steps(JobRun(Job()).submit(payload, is_read_only=False))
-        except Refusal as refusal:
-            raise EndpointError.from_refusal(refusal) from None
-        except PlatformUnreachable as error:
-            raise EndpointError(502, f"The platform can't be reached: {error}") from None
+        self._retrieve_batch_object()
 
     def wait_for_outputs(self, use_tqdm: bool = True) -> list[RequestOutput]:
         """Wait for the end of the batch; return the outputs in the order of the prompts.

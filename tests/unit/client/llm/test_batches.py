@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from support.processes.background import poll_until
 from support.scripted_endpoint import ACCOUNT, JobFailure, OutputsFunction
 
 from emulator import Emulator
@@ -26,6 +27,8 @@ REFUSAL = {"status_code": 400, "body": {"error": {"message": "no", "code": 400}}
 
 
 ELSEWHERE = {"error": {"message": "on another volume", "code": 503, "retryable": True}}
+
+RUN_WITH = {"input": {"batch": {"id": "batch_1"}}}
 
 
 class Routes:
@@ -61,7 +64,7 @@ class Routes:
             return ["\n".join(map(json.dumps, self._lines(path.split("/")[3])))]
         if path == "/v1/batches":
             self.created = body
-            return [self._describe_batch() | {"run_with": {"input": {"batch": {"id": "batch_1"}}}}]
+            return [self._describe_batch() | {"run_with": RUN_WITH}]
         return [self._describe_batch()]
 
     def _describe_batch(self) -> dict[str, Any]:
@@ -124,9 +127,23 @@ async def test_another_script_continues_a_batch_by_its_id(llm: LLM, routes: Rout
     assert routes.submitted == []
     outputs = await asyncio.to_thread(batch.wait_for_outputs, use_tqdm=False)
     assert [output.prompt for output in outputs] == ["a", None]
-    routes.batch = {"status": "in_progress"}
+    routes.batch = {"status": "in_progress", "run_state": "running"}
     await asyncio.to_thread(llm.resume_batch, "batch_1")
+    assert routes.submitted == []
+
+
+async def test_the_job_of_a_batch_that_no_worker_runs_is_sent_again(
+    llm: LLM, routes: Routes
+) -> None:
+    await asyncio.to_thread(llm.generate_batch, ["a", [1, 2]])
+    routes.submitted.clear()
+    routes.batch = {"status": "in_progress", "run_with": RUN_WITH}
+    waiting = await asyncio.to_thread(llm.resume_batch, "batch_1")
     assert routes.submitted == [{"id": "batch_1"}]
+    wait = asyncio.create_task(asyncio.to_thread(waiting.wait_for_outputs, use_tqdm=False))
+    await poll_until(lambda: len(routes.submitted) > 1)
+    routes.batch = {}
+    assert len(await wait) == 2
 
 
 async def test_the_error_of_a_failed_prompt_has_its_index_and_the_other_outputs(
