@@ -1,6 +1,6 @@
-"""Runs the scenarios: faults, sigterm, cancel, freeze, deaths, kills, batches, fine-tunes.
+"""Runs the scenarios: faults, sigterm, cancel, freeze, deaths, kills, batches, fine-tunes, losses.
 
-    python -m chaos [faults sigterm cancel freeze deaths kills batches fine-tunes] [--seed 7] ...
+    python -m chaos [faults sigterm cancel freeze deaths kills batches fine-tunes losses] [--seed 7]
 
 Each scenario prints the violations it found, the goals it missed, and a line with its figures. The
 exit status is 1 if there was any violation or missed goal. The same seed gives the same jobs and
@@ -19,7 +19,7 @@ from typing import Any
 from support import ROOT
 
 from chaos import cancel, deaths, faults, freeze, kills, sigterm
-from chaos.long_work import batches, fine_tunes
+from chaos.long_work import batches, fine_tunes, losses
 from chaos.report import Report, describe_machine, print_line
 from chaos.watch import WorkerExited
 
@@ -32,6 +32,7 @@ SCENARIOS: dict[str, Callable[[Namespace], Coroutine[Any, Any, Report]]] = {
     "kills": kills.run,
     "batches": batches.run,
     "fine-tunes": fine_tunes.run,
+    "losses": losses.run,
 }
 
 
@@ -63,6 +64,7 @@ def read_command_line() -> Namespace:
         default=5,
         help="batches: number of workers with the real engine to kill",
     )
+    add("--docs", action="store_true", help="losses: write the table in docs/long-work.md")
     add("--limit", type=float, default=60, help="time limit of a scenario in minutes")
     add("--logs", type=Path, default=ROOT / ".chaos", help="folder for the workers' logs")
     args = parser.parse_args()

@@ -1,4 +1,7 @@
-"""Batches whose workers are killed, frozen, duplicated, timed out, stopped and cancelled."""
+"""Batches whose workers are killed, frozen, duplicated, timed out, stopped and cancelled.
+
+No worker has a key, and no caller sends a second job: the remaining workers take each batch up.
+"""
 
 import asyncio
 import random
@@ -11,11 +14,13 @@ from support.processes.background import HUNG_S
 from chaos.long_work.crew import add_takeovers, make_empty_folder
 from chaos.long_work.lane import Lane, open_lane
 from chaos.report import Report, percentile
+from emulator import LostJobHandling
 from emulator.faults import Action, Call, Fault
 from emulator.state.job import Policy
 from worker.batches.parts import GROUP_LINES, GROUP_S
 
 LANES = 4
+REQUEUED_LANES = ("kills-0", "kills-1")
 LINES_PER_KILL = 700
 REAL_LINES_PER_KILL = 600
 MAX_KILL_DELAY_S = 3.0  # from the worker's first progress to its kill
@@ -27,21 +32,20 @@ Scenario = Callable[[Lane, random.Random, int], Awaitable[str]]
 
 
 async def kill_workers(lane: Lane, rng: random.Random, kills: int) -> str:
-    """Kill workers sequentially; a retry by the platform or another worker continues the batch."""
-    job = lane.send(lane.write_input())
+    """Kill workers sequentially; an idle worker or the next one continues the batch."""
+    lane.send(lane.write_input())
     name = lane.start()
     for number in range(kills):
         await lane.wait_for_progress()
         waiting = None
         if number % 2 and not lane.real_engine:
-            lane.resume_batch()
             waiting = lane.start()
             await lane.wait_until_ready(waiting)
         await asyncio.sleep(rng.uniform(0, MAX_KILL_DELAY_S))
         async with lane.measure_takeover():
             await lane.kill(name)
             name = waiting or lane.start()
-    await lane.wait_for_jobs(job)
+    await lane.wait_for_end()
     return "completed"
 
 
@@ -53,11 +57,10 @@ async def resume_stopped_worker(lane: Lane, rng: random.Random, _: int) -> str:
     stopped_id = first.worker_id or ""
     async with lane.measure_takeover():
         lane.emulator.freeze_worker(stopped_id, HUNG_S)
-        job = lane.resume_batch()
-    lane.check(job.worker_id not in (None, stopped_id), "no other worker")
     # This restarts the freeze, which now ends within two seconds.
     lane.emulator.freeze_worker(stopped_id, rng.uniform(0, 2))
-    await lane.wait_for_jobs(job, first)
+    await lane.wait_for_jobs(first)
+    await lane.wait_for_end()
     return "completed"
 
 
@@ -68,7 +71,7 @@ async def deliver_job_twice(lane: Lane, _: random.Random, __: int) -> str:
     job = lane.send(lane.write_input(jobs=2))
     await lane.wait_for_jobs(job)
     # One of the two workers may report the end before the other has finished.
-    await lane.wait_until(lane.batch.has_ended, "it does not end")
+    await lane.wait_for_end()
     job_counts = [lane.emulator.queue.get_worker(name).jobs for name in workers]
     answered = {pid for _, pid, _ in lane.answered_lines()}
     is_shared = job_counts == [1, 1] and len(answered) == len(workers)
@@ -77,14 +80,13 @@ async def deliver_job_twice(lane: Lane, _: random.Random, __: int) -> str:
 
 
 async def exceed_execution_timeout(lane: Lane, _: random.Random, __: int) -> str:
-    """Let the platform end the job at its execution timeout; then submit it again."""
+    """Let the platform end the job at its execution timeout; the idle worker continues."""
     await lane.wait_until_ready(lane.start())
     policy = Policy.model_validate({"executionTimeout": TIMEOUT_MS})
     job = lane.emulator.queue.submit({"input": lane.write_input()}, policy)
-    await lane.wait_for_jobs(job)
     async with lane.measure_takeover():
-        next_job = lane.resume_batch()
-    await lane.wait_for_jobs(next_job)
+        await lane.wait_for_jobs(job)
+    await lane.wait_for_end()
     return "completed"
 
 
@@ -94,13 +96,12 @@ async def stop_worker(lane: Lane, _: random.Random, __: int) -> str:
     job = lane.send(lane.write_input())
     await lane.wait_for_progress(50)
     name = job.worker_id or ""
-    next_job = lane.resume_batch()
     running = lane.workers.pop(name)
     async with lane.measure_takeover():
         running.process.terminate()
     await asyncio.to_thread(running.wait_for_exit)
     lane.emulator.queue.handle_worker_exit(lane.emulator.queue.get_worker(name))
-    await lane.wait_for_jobs(next_job)
+    await lane.wait_for_end()
     return "completed"
 
 
@@ -139,7 +140,11 @@ async def run(args: Namespace) -> Report:
         name: str, scenario: Scenario, share: int = 1, *, real_engine: bool = False
     ) -> Lane:
         count = share * (REAL_LINES_PER_KILL if real_engine else LINES_PER_KILL) + 200
-        async with open_lane(folder / name, report, count, real_engine=real_engine) as lane:
+        # The platform delivers a lost job again in some lanes.
+        lost_as = LostJobHandling.REQUEUED if name in REQUEUED_LANES else LostJobHandling.FAILED
+        async with open_lane(
+            folder / name, report, lost_as, count, real_engine=real_engine
+        ) as lane:
             status = await scenario(lane, random.Random(f"{seed}/{name}"), share)
             lane.check_end(status)
         return lane

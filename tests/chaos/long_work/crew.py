@@ -75,7 +75,7 @@ class Crew(ABC):
         return names
 
     async def kill(self, name: str) -> BackgroundProcess:
-        """Kill a worker and return its jobs to the queue."""
+        """Kill a worker; its jobs fail or return to the queue, as the emulator is set."""
         running = self.workers.pop(name)
         await asyncio.to_thread(running.kill)
         self.emulator.queue.handle_worker_exit(self.emulator.queue.get_worker(name))
@@ -120,11 +120,15 @@ AnyCrew = TypeVar("AnyCrew", bound=Crew)
 
 @asynccontextmanager
 async def open_crew(
-    crew_type: type[AnyCrew], root: Path, report: Report, **options: Any
+    crew_type: type[AnyCrew],
+    root: Path,
+    report: Report,
+    lost_as: LostJobHandling = LostJobHandling.FAILED,
+    **options: Any,
 ) -> AsyncIterator[AnyCrew]:
     """Create a volume and an emulator; on exit, report a stuck scenario and stop the workers."""
     await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
-    async with Emulator(Options(long_poll_s=1, lost_as=LostJobHandling.REQUEUED)) as emulator:
+    async with Emulator(Options(long_poll_s=1, lost_as=lost_as)) as emulator:
         crew = crew_type(root, emulator, report, **options)
         try:
             yield crew

@@ -25,6 +25,7 @@ from chaos.long_work.tuning import (
     private_memory,
 )
 from chaos.report import Report
+from emulator import LostJobHandling
 from trainer.spec import CHECKPOINTS_DIR
 from worker.errors import Conflict
 from worker.fine_tunes.record import FineTune
@@ -72,12 +73,11 @@ async def retry_after_kills(tuning: Tuning, rng: random.Random, reference: Train
 async def take_over_after_kills(
     tuning: Tuning, rng: random.Random, reference: TrainingResult
 ) -> None:
-    """Kill processes sequentially while another worker is waiting with a second job."""
+    """Kill processes sequentially while another worker is idle, and has no job."""
     await tuning.start_two()
-    job, fine_tune = await tuning.create_by_job()
-    second_job = tuning.submit(id=fine_tune.id)
+    _, fine_tune = await tuning.create_by_job()
     await _kill_repeatedly(tuning, rng, reference, fine_tune, TAKEOVER_KILLS)
-    await tuning.wait_for_jobs(job, second_job)
+    await tuning.wait_until(fine_tune.has_ended, "it does not end")
 
 
 async def restart_after_kills(
@@ -171,7 +171,6 @@ async def freeze_worker(tuning: Tuning, rng: random.Random, _: TrainingResult) -
     """Stop a worker and its trainer until another worker has taken over, then continue both."""
     await tuning.start_two()
     job, fine_tune = await tuning.create_by_job()
-    second_job = tuning.submit(id=fine_tune.id)
     await tuning.wait_until(
         lambda: any(fine_tune.directory.glob(f"*/*/{CHECKPOINTS_DIR}/*")), "no checkpoint"
     )
@@ -190,7 +189,7 @@ async def freeze_worker(tuning: Tuning, rng: random.Random, _: TrainingResult) -
     )
     seconds = time.monotonic() - started_at
     tuning.check(seconds < CANCEL_S, f"a thawed trainer lived for {seconds:.1f} s")
-    await tuning.wait_for_jobs(job, second_job)
+    await tuning.wait_for_jobs(job)
 
 
 async def run_job_twice(tuning: Tuning, _: random.Random, __: TrainingResult) -> None:
@@ -219,7 +218,9 @@ async def run(args: Namespace) -> Report:
         tuning.check_end(reference)
 
     async def run_scenario(scenario: Scenario) -> Tuning:
-        async with open_tuning(folder / scenario.__name__, report) as tuning:
+        is_retried = scenario is retry_after_kills
+        lost_as = LostJobHandling.REQUEUED if is_retried else LostJobHandling.FAILED
+        async with open_tuning(folder / scenario.__name__, report, lost_as) as tuning:
             await scenario(tuning, random.Random(f"{args.seed}/{tuning.root.name}"), reference)
             tuning.check_end(reference)
         return tuning

@@ -20,7 +20,7 @@ from support.volume.records import all_records
 
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
-from emulator import Job
+from emulator import LostJobHandling
 from worker.batches.parts import read_finished_lines, read_line_text
 from worker.batches.record import Batch
 from worker.batches.store import Batches
@@ -68,9 +68,13 @@ class Lane(Crew):
         (self.root / INPUT).write_bytes(to_jsonl(requests))
         return {"batch": {"input_path": INPUT, "endpoint": CHAT, "data_parallelism": jobs}}
 
-    def resume_batch(self) -> Job:
-        """Submit another job that continues the batch."""
-        return self.send({"batch": {"id": self.batch.id}})
+    async def wait_for_end(self) -> None:
+        """Wait until the batch has ended.
+
+        Raises:
+            Stuck: If it does not end.
+        """
+        await self.wait_until(self.batch.has_ended, "it does not end")
 
     def start(self) -> str:
         if self.real_engine:
@@ -177,10 +181,10 @@ class Lane(Crew):
 
 @asynccontextmanager
 async def open_lane(
-    root: Path, report: Report, count: int, *, real_engine: bool
+    root: Path, report: Report, lost_as: LostJobHandling, count: int, *, real_engine: bool
 ) -> AsyncIterator[Lane]:
     """Create a volume and an emulator; on exit, stop the workers."""
-    async with open_crew(Lane, root, report, count=count, real_engine=real_engine) as lane:
+    async with open_crew(Lane, root, report, lost_as, count=count, real_engine=real_engine) as lane:
         reading = asyncio.create_task(lane.watch())
         try:
             yield lane

@@ -19,7 +19,7 @@ from support.volume.records import all_records
 
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
-from emulator import Job
+from emulator import Job, LostJobHandling
 from trainer.spec import CHECK_FILE, CHECKPOINTS_DIR, EVENTS_FILE, SCRATCH_DIR
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneResult
@@ -259,9 +259,11 @@ def _size(path: Path) -> int:
 
 
 @asynccontextmanager
-async def open_tuning(root: Path, report: Report) -> AsyncIterator[Tuning]:
+async def open_tuning(
+    root: Path, report: Report, lost_as: LostJobHandling = LostJobHandling.FAILED
+) -> AsyncIterator[Tuning]:
     """Create a volume with rows and an emulator; on exit, stop the workers."""
-    async with open_crew(Tuning, root, report) as tuning:
+    async with open_crew(Tuning, root, report, lost_as) as tuning:
         pairs = ({"prompt": f"Say {n % 7}.", "response": f"It is {n % 7}."} for n in range(ROWS))
         (root / "inbox").mkdir(exist_ok=True)
         (root / INPUT).write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs))
