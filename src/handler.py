@@ -259,6 +259,7 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
         from job_loop import JobLoop, LoopLimits, PlatformClient, sdk  # noqa: PLC0415 - see above
 
     from worker.app import Worker  # noqa: PLC0415 - see APP_MODULE
+    from worker.background import BackgroundWork  # noqa: PLC0415 - see APP_MODULE
     from worker.job_sender import JobSender  # noqa: PLC0415 - only this mode needs it
 
     uses_own_loop = has_job_queue() and not test_api and sdk.is_compatible()
@@ -274,7 +275,9 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
         jobs = max_jobs_from_queue(settings.max_concurrency, engines.main_engine.slots)
     if client:
         limits = LoopLimits(jobs, settings.shutdown_grace_s, settings.max_input_values)
-        loop = JobLoop(worker, client, limits, engines.died, sdk.reset_jobs_in_progress())
+        background = BackgroundWork(worker, send)
+        in_progress = sdk.reset_jobs_in_progress()
+        loop = JobLoop(worker, client, limits, engines.died, in_progress, background)
         sdk.replace_scaler(loop)
     else:
         args = (engines.died, sdk.count_jobs_in_progress)

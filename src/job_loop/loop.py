@@ -53,6 +53,17 @@ class JobHandler(Protocol):
     def ready(self) -> bool: ...
 
 
+class BackgroundRunner(Protocol):
+    """Interface of ``worker.background.BackgroundWork``: work of which the platform knows nothing.
+
+    After ``stop``, ``run`` returns soon; it may be cancelled.
+    """
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
 class JobsInProgress(Protocol):
     """Interface of the SDK's ``JobsProgress``: ids of the running jobs, which its pings report."""
 
@@ -94,6 +105,7 @@ class JobLoop:
         limits: Limits for jobs and for the lifetime of this loop.
         engine_death: Future that is resolved when an engine dies.
         in_progress: Ids of the running jobs, which the SDK's pings report; this loop updates them.
+        background: Other work of this process; None for none.
     """
 
     def __init__(
@@ -103,7 +115,9 @@ class JobLoop:
         limits: LoopLimits,
         engine_death: "Future[None]",
         in_progress: JobsInProgress,
+        background: BackgroundRunner | None = None,
     ) -> None:
+        self._background = background
         self._handler = handler
         self._client = client
         self._limits = limits
@@ -138,14 +152,17 @@ class JobLoop:
             take_task = tasks.create_task(self._take_jobs(poller))
             stop_poller = Poller(self._client, _parse_stopped_job_ids, reports_outages=False)
             stop_task = tasks.create_task(self._cancel_stopped_jobs(stop_poller))
+            background_task = tasks.create_task(self._run_background())
             await self._shutdown.wait()
             await poller.close(TAKE_WAIT_S)
             # If a response has started, read all of it, because it may contain jobs.
             left_s = max(LAST_POSTS_S, self._grace_ends_at - time.monotonic())
             await asyncio.wait({take_task}, timeout=left_s)
             await self._drain_jobs()
-            take_task.cancel()
-            stop_task.cancel()
+            left_s = max(0.0, self._grace_ends_at - time.monotonic())
+            await asyncio.wait({background_task}, timeout=left_s)
+            for task in (take_task, stop_task, background_task):
+                task.cancel()
 
     def start_shutdown(self) -> None:
         """Take no more jobs, stop the handler's long work, and let ``run`` finish the jobs."""
@@ -154,6 +171,12 @@ class JobLoop:
         self._shutdown.set()
         self._slot_event.set()
         self._handler.stop_long_work()
+        if self._background is not None:
+            self._background.stop()
+
+    async def _run_background(self) -> None:
+        if self._background is not None:
+            await self._background.run()
 
     def _restart_idle_timer(self) -> None:
         """Restart the countdown to ``idle_s`` if no job is running; stop it otherwise."""

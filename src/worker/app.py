@@ -23,7 +23,7 @@ from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
 from worker.progress import SendProgress, report_progress
 from worker.record import UNANSWERED, JobRecord, engine_use
 from worker.routes.answer import Answer, Slot, chunk_policy, json_size
-from worker.routes.resources import Resources, StartWork
+from worker.routes.resources import OrphanedWork, Resources, StartWork
 from worker.settings import Settings
 from worker.volume.links import SignedLinks
 
@@ -110,6 +110,10 @@ class Worker:
         """Return the unfinished work on the volume; blocks, so call it in a thread."""
         return self._resources.list_unfinished_work()
 
+    def list_orphans(self) -> list[OrphanedWork]:
+        """Return the unfinished work that no worker runs; blocks, so call it in a thread."""
+        return self._resources.list_orphans()
+
     def takes_slot(self, job: dict[str, Any]) -> bool:
         """Return whether a job counts as one of the jobs that this worker runs concurrently.
 
@@ -185,9 +189,12 @@ class Worker:
             # Otherwise the SDK would send the traceback of an unexpected exception to the caller.
             with hide_defects(request_id):
                 parsed = await self._parse_input(job.get("input"))
+                report = self._report
                 if isinstance(parsed, LongJob):
                     # It may wait for hours, and the caller of this method refers to the job.
                     del job["input"]
+                    if parsed.continue_options.background:
+                        report = None
                 description = dialects.describe_request(parsed)
                 record.route, record.streamed = description.route, description.is_stream
                 error_keys = description.error_keys
@@ -200,7 +207,7 @@ class Worker:
                 render = self._render_stream if reply.stream else self._render_whole
                 async with (
                     file_slot if reply.slot is Slot.FILE else contextlib.nullcontext(),
-                    report_progress(job, reply.progress, self._report),
+                    report_progress(job, reply.progress, report),
                     contextlib.aclosing(render(parsed, reply, record)) as yields,
                 ):
                     async for chunk in yields:

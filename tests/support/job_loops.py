@@ -15,6 +15,7 @@ from aiohttp import ClientSession, web
 
 from emulator import Emulator, Job
 from job_loop import JobLoop, LoopLimits, PlatformClient
+from job_loop.loop import BackgroundRunner
 from job_loop.wire import PlatformUrls
 from support.processes.background import HUNG_S, poll_until
 from worker.errors import WorkerError
@@ -125,7 +126,11 @@ def platform_urls(emulator: Emulator) -> PlatformUrls:
 
 @asynccontextmanager
 async def run_job_loop(
-    emulator: Emulator, jobs: int = 4, grace_s: float = 60, values: float = math.inf
+    emulator: Emulator,
+    jobs: int = 4,
+    grace_s: float = 60,
+    values: float = math.inf,
+    background: BackgroundRunner | None = None,
 ) -> AsyncIterator[Platform]:
     """Run a job loop on a running emulator; stop the loop at the end of the block."""
     answers, wire, in_progress = (
@@ -134,7 +139,7 @@ async def run_job_loop(
         set[str](),
     )
     died: Future[None] = Future()
-    loop = JobLoop(answers, wire, LoopLimits(jobs, grace_s, values), died, in_progress)
+    loop = JobLoop(answers, wire, LoopLimits(jobs, grace_s, values), died, in_progress, background)
     task = asyncio.create_task(loop.run())
     try:
         yield Platform(emulator, answers, loop, wire, died, in_progress, task)

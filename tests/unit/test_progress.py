@@ -5,9 +5,12 @@ import contextlib
 import gc
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from support.batches import batch_request, run_batch
+from support.caller import Caller
 from support.engine.answers import Consumer, PromptScriptsEngine, every_form
 from support.engine.scripted import HANG, ScriptedEngine, settings, tokens
 from support.processes.background import poll_until
@@ -258,3 +261,16 @@ async def test_a_list_is_answered_without_a_listener_for_progress() -> None:
         worker = reporting_worker(engine, None)
         yields = await Consumer(worker, {"prompts": ["Hi"], "use_tqdm": True}).finish()
     assert [list(chunk) for chunk in yields] == [["outputs"]]
+
+
+@pytest.mark.parametrize("in_background", [False, True])
+async def test_work_without_a_job_of_the_platform_reports_no_progress(
+    tmp_path: Path, in_background: bool
+) -> None:
+    listener = Listener()
+    with ScriptedEngine(*tokens("a")) as engine:
+        caller = Caller(engine, tmp_path)
+        batch = (await caller.run_job(batch=batch_request(2)))["batch"]
+        worker = Worker(engine.engines, caller.settings, report=listener.report)
+        await run_batch(worker, id=batch["id"], background=in_background)
+    assert bool(listener.updates) is not in_background

@@ -60,16 +60,18 @@ def make_answer(
             work = WorkReference(job.kind, spec.id, spec.passes)
             return await pass_on(work, error, resources, spec.max_runtime_sec or time_limit)
         await resources.start_long_jobs(batch.work_reference, other_jobs)
-        attempt = resources.make_attempt(batch, (spec.max_runtime_sec or time_limit) - WIND_DOWN_S)
+        limit = (spec.max_runtime_sec or time_limit) - WIND_DOWN_S
         answer_line = await asyncio.to_thread(_make_line_answerer, batch, resources)
         step = BatchStep(batches, batch, answer_line, resources.window, progress)
-        outcome = await runner.run_steps(batches, batch, attempt, step, resources.lines[job.kind])
+        line = resources.lines[job.kind]
+        async with resources.open_attempt(batch, limit, in_background=spec.background) as attempt:
+            outcome = await runner.run_steps(batches, batch, attempt, step, line)
         response = {"batch": await asyncio.to_thread(objects.batch, batch)}
         counts = response["batch"]["usage"]
         usage.add(counts["input_tokens"], counts["output_tokens"])
         return (
             response | await resources.start_long_jobs(batch.work_reference)
-            if outcome == "left"
+            if outcome == "left" and not spec.background
             else response
         )
 

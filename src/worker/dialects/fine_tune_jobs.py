@@ -45,15 +45,17 @@ def make_answer(
             return await pass_on(work, error, resources, spec.max_runtime_sec or time_limit)
         await asyncio.to_thread(check_base_model, fine_tune, resources.engines.base_model.model)
         remaining = (spec.max_runtime_sec or time_limit) - (time.monotonic() - started_at)
-        attempt = resources.make_attempt(fine_tune, remaining - WIND_DOWN_S)
         line = resources.lines[job.kind]
-        outcome = await run_fine_tune(
-            resources.fine_tunes, fine_tune, setup, attempt, line, progress
-        )
+        async with resources.open_attempt(
+            fine_tune, remaining - WIND_DOWN_S, in_background=spec.background
+        ) as attempt:
+            outcome = await run_fine_tune(
+                resources.fine_tunes, fine_tune, setup, attempt, line, progress
+            )
         body = {"fine_tune": await asyncio.to_thread(objects.fine_tuning_job, fine_tune)}
         return (
             body | await resources.start_long_jobs(fine_tune.work_reference)
-            if outcome == "left"
+            if outcome == "left" and not spec.background
             else body
         )
 

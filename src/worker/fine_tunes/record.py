@@ -75,7 +75,7 @@ class FineTune(Record):
             return result.status
         if self.stop_reason() == PAUSED:
             return PAUSED
-        if not self.is_leased():
+        if not self.is_running():
             return "queued"
         return "running" if self.newest_row_check_result else "validating_files"
 

@@ -61,12 +61,32 @@ class Job(StrictModel):
             ) from None
 
 
+class ContinueOptions(StrictModel):
+    """How a job continues long work.
+
+    Args:
+        max_runtime_sec: Maximum seconds that this job may take.
+        passes: Number of times that workers on other volumes have passed this job on.
+        background: Whether the worker runs the work without a job of the platform, which may stop
+            the worker as idle.
+    """
+
+    max_runtime_sec: RuntimeSeconds | None = None
+    passes: Annotated[int, Field(ge=0)] = 0
+    background: bool = False
+
+
 class LongJob(Job):
     """A job that runs long work (a batch or a fine-tune); its answer is one yield."""
 
     # Key under which the input contains the work; also the key of this kind in the table ``KINDS``.
     kind: ClassVar[str]
     stream: ClassVar[bool] = False
+
+    @property
+    def continue_options(self) -> ContinueOptions:
+        options: ContinueOptions = getattr(self, self.kind)
+        return options
 
 
 def _field_names(model: type[BaseModel]) -> Iterator[str]:

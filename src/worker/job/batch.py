@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from worker.job.base import LongJob, RuntimeSeconds
+from worker.job.base import ContinueOptions, LongJob
 from worker.validation import Metadata, StrictModel
 
 HOUR_S = 3600
@@ -57,17 +57,15 @@ class CreateBatch(BatchRequest):
     input_file_id: str
 
 
-class BatchSpec(BatchRequest):
+class BatchSpec(BatchRequest, ContinueOptions):
     """The batch of a job: a new one from a file, a path or lines, or an existing one to continue.
 
     Args:
-        id: The id of an existing batch. Besides ``id``, only ``max_runtime_sec`` and ``passes``
-            may be set.
-        passes: Number of times that workers on other volumes have passed this job on.
+        id: The id of an existing batch. Besides ``id``, only the keys of ``ContinueOptions`` may be
+            set.
         input_file_id: The id of an input file.
         requests: The lines as objects.
         input_path: Path of an input file on the volume.
-        max_runtime_sec: Maximum seconds that this job may take.
     """
 
     endpoint: str = ""
@@ -75,8 +73,6 @@ class BatchSpec(BatchRequest):
     input_file_id: str | None = None
     requests: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
     input_path: str | None = None
-    max_runtime_sec: RuntimeSeconds | None = None
-    passes: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Self:
@@ -84,10 +80,10 @@ class BatchSpec(BatchRequest):
         if sum(source is not None for source in sources) != 1:
             raise ValueError("one of id, input_file_id, requests and input_path")
         if self.id is not None:
-            if self.model_fields_set - {"id", "max_runtime_sec", "passes"}:
+            if self.model_fields_set - {"id", *ContinueOptions.model_fields}:
                 raise ValueError("an existing batch is continued with its id alone")
-        elif self.passes:
-            raise ValueError("passes: only with id")
+        elif self.passes or self.background:
+            raise ValueError("passes, background: only with id")
         elif not self.endpoint:
             raise ValueError("endpoint: the URL of the lines")
         return self

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from worker.errors import InvalidInput
-from worker.job.base import LongJob, RuntimeSeconds
+from worker.job.base import ContinueOptions, LongJob
 from worker.validation import Metadata, StrictModel, check_encodable
 
 # A name, an id, a path or a URL, which may be signed.
@@ -134,23 +134,19 @@ class CreateFineTune(FineTuneRequest):
     training_file: NonEmptyText
 
 
-class FineTuneSpec(FineTuneRequest):
+class FineTuneSpec(FineTuneRequest, ContinueOptions):
     """The fine-tune of a job: a new one, or an existing one to continue.
 
     Args:
-        id: The id of an existing fine-tune. Besides ``id``, only ``max_runtime_sec`` and ``passes``
+        id: The id of an existing fine-tune. Besides ``id``, only the keys of ``ContinueOptions``
             may be set.
-        passes: Number of times that workers on other volumes have passed this job on.
         rows: The training rows as objects.
         training_path: Path of a training file on the volume.
-        max_runtime_sec: Maximum seconds that this job may take.
     """
 
     id: str | None = None
     rows: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
     training_path: NonEmptyText | None = None
-    max_runtime_sec: RuntimeSeconds | None = None
-    passes: Annotated[int, Field(ge=0)] = 0
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Self:
@@ -158,10 +154,10 @@ class FineTuneSpec(FineTuneRequest):
         if sum(source is not None for source in sources) != 1:
             raise ValueError("one of id, training_file, training_path and rows")
         set_fields = {name for name in self.model_fields_set if getattr(self, name) is not None}
-        if self.id is not None and set_fields - {"id", "max_runtime_sec", "passes"}:
+        if self.id is not None and set_fields - {"id", *ContinueOptions.model_fields}:
             raise ValueError("an existing fine-tune is continued with its id alone")
-        if self.id is None and self.passes:
-            raise ValueError("passes: only with id")
+        if self.id is None and (self.passes or self.background):
+            raise ValueError("passes, background: only with id")
         return self
 
 

@@ -19,11 +19,18 @@ class Attempt:
         limit_s: Seconds from now until the deadline of the attempt.
         shutdown_time: Returns when the worker's shutdown began, by ``time.monotonic``; infinity
             before that.
+        in_background: Whether the worker attempts the work without a job of the platform.
     """
 
     def __init__(
-        self, record: Record, limit_s: float, shutdown_time: Callable[[], float] = lambda: math.inf
+        self,
+        record: Record,
+        limit_s: float,
+        shutdown_time: Callable[[], float] = lambda: math.inf,
+        *,
+        in_background: bool = False,
     ) -> None:
+        self.in_background = in_background
         self._record = record
         self._deadline = time.monotonic() + limit_s
         self._shutdown_time = shutdown_time

@@ -81,6 +81,8 @@ async def run_steps(
 ) -> RunOutcome:
     """Run steps until the work has ended or is paused, or until the attempt is over after a step.
 
+    Without a job (``Attempt.in_background``), leave the work to other workers that run it.
+
     Raises:
         WorkerError: The engine is dead, or the volume fails. Another job can continue the work.
     """
@@ -96,6 +98,8 @@ async def run_steps(
                     break
             else:
                 return "ended"
+            if attempt.in_background and await asyncio.to_thread(record.is_running):
+                return "left"
         if has_place:
             # Other workers do the rest at the moment. Meanwhile, other work may have the place.
             await asyncio.sleep(POLL_S)

@@ -1,9 +1,11 @@
 """The resources that routes use: the engines, the settings, the volume's records."""
 
 import asyncio
+import contextlib
 import math
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,13 +16,15 @@ from worker.batches.window import SlotWindow
 from worker.engine import Engines
 from worker.errors import InvalidInput
 from worker.long_work.attempt import Attempt
+from worker.long_work.job_list import JobList
 from worker.long_work.kinds import KINDS, WorkReference
-from worker.long_work.record import Record
+from worker.long_work.record import PAUSED, Record, unix_time
 from worker.long_work.runner import WorkLine
 from worker.process.concurrency import max_jobs_from_queue
 from worker.receipts import Receipts
 from worker.settings import Settings
-from worker.volume import Volume
+from worker.volume import Volume, translate_os_errors
+from worker.volume.lease import SILENT_S
 from worker.volume.links import SignedLinks
 
 if TYPE_CHECKING:
@@ -30,6 +34,14 @@ if TYPE_CHECKING:
 
 # Starts a job that runs long work, here or on the endpoint, and returns whether it has started.
 StartWork = Callable[[WorkReference], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanedWork:
+    """Unfinished work that no worker runs, and whether a job for it waits at another worker."""
+
+    work: WorkReference
+    has_job: bool
 
 
 TRAINING_OFF = (
@@ -72,6 +84,7 @@ class Resources:
         self.lines = {key: WorkLine(kind.places) for key, kind in KINDS.items()}
         # Signed URLs of files, for the HTTP server.
         self.links = SignedLinks(Volume.from_settings(settings))
+        self._job_list = JobList(self.batches.volume)
         self._start_work = start_work
         # Time at which the worker began to stop (``time.monotonic``); infinite before that.
         self.shutdown_at = math.inf
@@ -82,9 +95,36 @@ class Resources:
         for line in self.lines.values():
             line.close()
 
-    def make_attempt(self, work: Record, time_limit: float) -> Attempt:
-        """Return an attempt at long work for ``time_limit`` seconds, less if the worker stops."""
-        return Attempt(work, time_limit, lambda: self.shutdown_at)
+    @contextlib.asynccontextmanager
+    async def open_attempt(
+        self, work: Record, time_limit: float, *, in_background: bool
+    ) -> AsyncGenerator[Attempt, None]:
+        """Yield an attempt at long work for ``time_limit`` seconds, less if the worker stops.
+
+        Unless it is in the background, the work is on the list of those that have a job.
+        """
+        attempt = Attempt(work, time_limit, lambda: self.shutdown_at, in_background=in_background)
+        async with contextlib.nullcontext() if in_background else self._job_list.add(work.id):
+            yield attempt
+
+    def describe_run(self, work: Record) -> dict[str, Any]:
+        """Return the fields of a response that say who runs long work; blocks for files.
+
+        ``run_state`` is "running" while a worker runs it, "queued" while it waits for its turn at a
+        worker or its job is on its way, "waiting" if no worker runs it, and null if none should.
+        ``run_with`` is there if the caller has to send the job.
+
+        Raises:
+            VolumeError: The volume fails.
+        """
+        if work.has_ended() or work.stop_reason() == PAUSED:
+            return {"run_state": None}
+        with translate_os_errors():
+            is_expected = unix_time() < work.created_at + SILENT_S
+            has_job = is_expected or work.id in self._job_list.find_listed_ids()
+        state = "running" if work.is_running() else "queued" if has_job else "waiting"
+        run_with = {} if has_job or self.can_send_jobs else work.work_reference.run_with_field
+        return {"run_state": state, **run_with}
 
     @cached_property
     def fine_tunes(self) -> "FineTunes":
@@ -158,9 +198,25 @@ class Resources:
 
         Reads files, so call it in a thread.
         """
-        return [
-            record.work_reference
-            for kind in KINDS.values()
-            if (self._training_mode != "off" if kind.needs_training else self.engines.has_engine)
-            for record in kind.load_records(self.settings).list_unfinished()
+        return [record.work_reference for record in self._unfinished_records()]
+
+    def list_orphans(self) -> list[OrphanedWork]:
+        """Return the unfinished work that no worker runs; see ``list_unfinished_work``."""
+        orphans = [
+            record
+            for record in self._unfinished_records()
+            # A job that has just created the work is about to run it, and one of this worker waits
+            # for its turn.
+            if unix_time() >= record.created_at + SILENT_S
+            and record.id not in self._job_list
+            and not record.is_running()
+            and record.stop_reason() != PAUSED
         ]
+        with translate_os_errors():
+            listed = self._job_list.find_listed_ids() if orphans else ()
+        return [OrphanedWork(record.work_reference, record.id in listed) for record in orphans]
+
+    def _unfinished_records(self) -> Iterator[Record]:
+        for kind in KINDS.values():
+            if self._training_mode != "off" if kind.needs_training else self.engines.has_engine:
+                yield from kind.load_records(self.settings).list_unfinished()

@@ -15,6 +15,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from worker.app import Worker
+from worker.background import BackgroundWork
 from worker.dialects import llm_engine
 from worker.dialects.table import has_route
 from worker.engine import Engines
@@ -30,11 +31,11 @@ from worker.errors import (
     hide_defects,
 )
 from worker.job import OpenAIJob
+from worker.long_work.kinds import WorkReference
 from worker.record import UNANSWERED, JobRecord
 from worker.routes import events
 from worker.routes.route import Route
 from worker.serve import keys
-from worker.serve.background import BackgroundWork
 from worker.serve.bodies import (
     MAX_BUFFERED_BODIES,
     BodyReader,
@@ -59,6 +60,8 @@ RECEIPT_HEADER = "x-receipt"
 # Header of every request of Anthropic's clients. They share the paths of files with OpenAI's.
 ANTHROPIC_HEADER = "anthropic-version"
 METRICS_TYPE = "text/plain; version=0.0.4"
+# Maximum seconds for the running parts of long work to finish at shutdown.
+STOP_S = 5.0
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -75,17 +78,16 @@ class WorkerApp:
         self._bodies = BodyReader(max_bytes, settings.serve_timeout_s, self._buffered)
         # Serve events as text; they are decoded only for the platform's queue.
         as_text = settings.model_copy(update={"raw_openai_output": True})
-        self._background = BackgroundWork()
-        start = self._background.start_work
         # No platform limits the yields and the time of a server's jobs.
         self._worker = Worker(
-            engines, as_text, yield_limit=math.inf, start_work=start, timeout_s=math.inf
+            engines, as_text, yield_limit=math.inf, start_work=self._start_work, timeout_s=math.inf
         )
+        self._background = BackgroundWork(self._worker, is_server=True)
         self._transfers = FileTransfers(self._worker.files, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._background.handle_lifespan(self._worker, receive, send)
+            await self._handle_lifespan(receive, send)
             return
         request = Request(scope, receive)
         request_id = str(uuid.uuid4())
@@ -102,6 +104,22 @@ class WorkerApp:
             return
         except WorkerError as error:
             await error_response(error.body(request_id), scope)(scope, receive, send)
+
+    async def _start_work(self, work: WorkReference) -> bool:
+        return await self._background.start_work(work)
+
+    async def _handle_lifespan(self, receive: Receive, send: Send) -> None:
+        """Run long work in the background between the server's startup and its shutdown."""
+        await receive()
+        async with asyncio.TaskGroup() as tasks:
+            background_task = tasks.create_task(self._background.run())
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
+            self._worker.stop_long_work()
+            self._background.stop()
+            await asyncio.wait({background_task}, timeout=STOP_S)
+            background_task.cancel()
+        await send({"type": "lifespan.shutdown.complete"})
 
     def fail_requests(self) -> None:
         """Fail all running requests because the worker is shutting down."""

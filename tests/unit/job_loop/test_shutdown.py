@@ -40,6 +40,36 @@ async def test_an_idle_worker_exits_before_its_take_ends() -> None:
         assert platform.submit("late").status is Status.IN_QUEUE
 
 
+class ScriptedBackground:
+    """Work of the process that ends some seconds after ``stop``."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.stopped, self.outcome = seconds, asyncio.Event(), "running"
+
+    async def run(self) -> None:
+        await self.stopped.wait()
+        self.outcome = "cancelled"
+        await asyncio.sleep(self.seconds)
+        self.outcome = "ended"
+
+    def stop(self) -> None:
+        self.stopped.set()
+
+
+@pytest.mark.parametrize(("seconds", "outcome"), [(0.1, "ended"), (HUNG_S, "cancelled")])
+async def test_work_without_a_job_has_the_grace_period_to_end(seconds: float, outcome: str) -> None:
+    background = ScriptedBackground(seconds)
+    async with (
+        Emulator(Options(long_poll_s=0.1)) as emulator,
+        run_job_loop(emulator, grace_s=1, background=background) as platform,
+    ):
+        await platform.run("first")
+        assert background.outcome == "running"
+        platform.loop.start_shutdown()
+        await platform.wait_for_exit()
+    assert background.outcome == outcome
+
+
 async def test_running_jobs_are_finished_and_no_others_are_taken(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,14 +62,14 @@ async def create_v2(request: RouteRequest) -> dict[str, Any]:
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
-    """Describe a batch of either version."""
+    """Describe a batch of either version, and who runs it."""
 
     def update_and_describe() -> dict[str, Any]:
         batch = _find_batch(request)
         request.resources.batches.end_if_due(batch)
-        return job_object(batch)
+        return {"job": job_object(batch), **request.resources.describe_run(batch)}
 
-    return {"job": await asyncio.to_thread(update_and_describe)}
+    return await asyncio.to_thread(update_and_describe)
 
 
 async def list_jobs(request: RouteRequest) -> dict[str, Any]:

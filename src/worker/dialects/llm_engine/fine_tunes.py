@@ -102,9 +102,14 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
-    """Describe a fine-tune."""
-    id, fine_tunes = request.path_params["id"], request.resources.fine_tunes
-    return await asyncio.to_thread(lambda: job_object(fine_tunes.get_ended_if_due(id)))
+    """Describe a fine-tune, and who runs it."""
+    id, resources = request.path_params["id"], request.resources
+
+    def update_and_describe() -> dict[str, Any]:
+        fine_tune = resources.fine_tunes.get_ended_if_due(id)
+        return {**job_object(fine_tune), **resources.describe_run(fine_tune)}
+
+    return await asyncio.to_thread(update_and_describe)
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:

@@ -30,7 +30,7 @@ async def create(request: RouteRequest) -> dict[str, Any]:
     """
     body = CreateFineTune.from_body(request.body)
     fine_tune, run_with = await create_and_start_fine_tune(body, request)
-    return {**await asyncio.to_thread(objects.fine_tuning_job, fine_tune), **run_with}
+    return {**await asyncio.to_thread(_describe, fine_tune, request), **run_with}
 
 
 async def list_jobs(request: RouteRequest) -> dict[str, Any]:
@@ -54,14 +54,14 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
         page = request.resources.fine_tunes.list_newest(
             after=page_query.after, limit=page_query.limit, accepts=has_metadata
         )
-        return make_list_object(page, objects.fine_tuning_job)
+        return make_list_object(page, lambda fine_tune: _describe(fine_tune, request))
 
     return await asyncio.to_thread(make_page)
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
-    """Describe a fine-tuning job."""
-    return await asyncio.to_thread(lambda: objects.fine_tuning_job(_find_job(request)))
+    """Describe a fine-tuning job, and who runs it."""
+    return await asyncio.to_thread(lambda: _describe(_find_job(request), request))
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
@@ -110,6 +110,10 @@ async def list_checkpoints(request: RouteRequest) -> dict[str, Any]:
     )
 
 
+def _describe(fine_tune: "FineTune", request: RouteRequest) -> dict[str, Any]:
+    return {**objects.fine_tuning_job(fine_tune), **request.resources.describe_run(fine_tune)}
+
+
 def _find_job(request: RouteRequest) -> "FineTune":
     return request.resources.fine_tunes.get_ended_if_due(request.path_params[ID_PARAMETER])
 
@@ -123,7 +127,7 @@ async def _change_job(
         fine_tune = fine_tunes.get(id)
         change(fine_tune)
         fine_tunes.end_if_due(fine_tune)
-        return objects.fine_tuning_job(fine_tune)
+        return _describe(fine_tune, request)
 
     job = await asyncio.to_thread(change_and_describe)
     request.resources.lines["fine_tune"].wake(id)

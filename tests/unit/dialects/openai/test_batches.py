@@ -1,5 +1,6 @@
 """OpenAI's routes that create, list, describe and cancel batches."""
 
+import asyncio
 import time
 from pathlib import Path
 from typing import Any
@@ -8,11 +9,12 @@ import pytest
 from support.batches import lines, results, to_jsonl
 from support.caller import Caller
 from support.engine.scripted import CHAT, ScriptedEngine, tokens
+from support.processes.background import HUNG_S, poll_until
 from support.volume.records import all_records
 
 from worker.batches.store import Batches
 from worker.files import Files
-from worker.long_work.kinds import WorkReference
+from worker.long_work.kinds import KINDS, WorkReference
 from worker.routes.vllm import BATCH_PATHS
 
 BATCHES = "/v1/batches"
@@ -92,6 +94,66 @@ async def test_a_batch_that_is_not_started_names_the_job_that_runs_it(
     assert len(results(tmp_path, batch)[0]) == 3
 
 
+async def test_a_caller_learns_who_runs_a_batch(
+    engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = asyncio.Event()
+    engine.script = (release, *tokens("a"))
+    caller = Caller(engine, tmp_path)
+    created = await create_batch(caller)
+    assert created["run_state"] == "queued", "its job is on its way"
+    monkeypatch.setattr("worker.routes.resources.SILENT_S", -1.0)
+    run_with = {"run_with": {"input": {"batch": {"id": created["id"]}}}}
+    waiting = await get_batch(caller, created)
+    assert (waiting["run_state"], waiting["run_with"]) == ("waiting", run_with["run_with"])
+    assert (await caller.get(BATCHES))["data"] == [waiting]
+    others = [
+        asyncio.create_task(caller.run_job(batch={"requests": lines(1), "endpoint": CHAT}))
+        for _ in range(KINDS["batch"].places)
+    ]
+    await poll_until(lambda: len(engine.requests) == len(others))
+    job = asyncio.create_task(caller.run_job(**run_with["run_with"]["input"]))
+    other = Caller(engine, tmp_path)
+
+    async def state() -> tuple[str, bool]:
+        # Another worker on the volume answers the same.
+        batch = await get_batch(other, created)
+        return batch["run_state"], "run_with" in batch
+
+    async with asyncio.timeout(HUNG_S):
+        while await state() != ("queued", False):
+            await asyncio.sleep(0.01)
+    engine.loop.call_soon_threadsafe(release.set)
+    await asyncio.gather(job, *others)
+    assert (await get_batch(caller, created))["run_state"] is None
+
+
+async def test_a_batch_that_runs_without_a_job_still_needs_one(
+    engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.routes.resources.SILENT_S", -1.0)
+    release = asyncio.Event()
+    engine.script = (release, *tokens("a"))
+    caller = Caller(engine, tmp_path)
+    created = await create_batch(caller)
+    assert [orphan.work.id for orphan in caller.worker.list_orphans()] == [created["id"]]
+    job = asyncio.create_task(caller.run_job(batch={"id": created["id"], "background": True}))
+    await poll_until(lambda: engine.requests)
+    # The platform knows of no job, and may stop the worker.
+    batch = await get_batch(caller, created)
+    assert (batch["run_state"], "run_with" in batch) == ("running", True)
+    assert caller.worker.list_orphans() == []
+    # A worker that takes up the same work leaves it to the first one.
+    left = await Caller(engine, tmp_path).run_job(batch={"id": created["id"], "background": True})
+    assert left["batch"]["status"] == "in_progress"
+    engine.loop.call_soon_threadsafe(release.set)
+    assert (await job)["batch"]["request_counts"]["completed"] == 3
+    error = await caller.job_error(
+        batch={"requests": lines(1), "endpoint": CHAT, "background": True}
+    )
+    assert "only with id" in error["message"]
+
+
 async def test_a_repeated_job_creates_one_batch_and_another_job_a_second(caller: Caller) -> None:
     body = make_body(caller)
     first, again, other = [
@@ -158,4 +220,4 @@ async def test_a_finished_batch_cannot_be_cancelled(caller: Caller) -> None:
     error = await caller.request_error("POST", f"{BATCHES}/{batch['id']}/cancel")
     assert (error["code"], error["retryable"]) == (409, False)
     assert "completed" in error["message"]
-    assert await get_batch(caller, batch) == batch
+    assert await get_batch(caller, batch) == {**batch, "run_state": None}

@@ -1,11 +1,11 @@
-"""Batches that a server runs in the background: new batches, and unfinished batches at startup."""
+"""Long work without jobs: new work of a server, and unfinished work of the volume."""
 
 import asyncio
 import contextlib
 import json
 import logging
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,33 @@ import httpx
 import pytest
 from support.batches import line, lines, results, to_jsonl
 from support.caller import Caller
-from support.engine.scripted import CHAT, ScriptedEngine, settings
+from support.engine.scripted import CHAT, ScriptedEngine, settings, tokens
 from support.processes.background import poll_until
 from support.serve_client import HELLO, client_of
 
+from worker.background import MAX_TAKEN_UP, BackgroundWork
 from worker.batches.record import Batch
 from worker.batches.store import Batches
 from worker.dialects.openai import objects
-from worker.errors import EngineDead
+from worker.errors import EngineDead, VolumeError
 from worker.long_work.kinds import WorkReference
-from worker.serve.background import BackgroundWork
+from worker.routes.resources import OrphanedWork, StartWork
 from worker.serve.service import WorkerApp
 
 A, B = WorkReference("batch", "batch_a"), WorkReference("batch", "batch_b")
+
+
+@pytest.fixture
+def engine() -> Iterator[ScriptedEngine]:
+    """An engine that answers "a"."""
+    with ScriptedEngine(*tokens("a")) as engine:
+        yield engine
+
+
+@pytest.fixture(autouse=True)
+def _take_up_new_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take up work that a job may be about to run, too."""
+    monkeypatch.setattr("worker.routes.resources.SILENT_S", -1.0)
 
 
 @contextlib.asynccontextmanager
@@ -121,45 +135,57 @@ class FakeWorker:
         self.received: list[dict[str, Any]] = []
         self.go = asyncio.Event()
         self.answer: dict[str, Any] = {"batch": {}}
-        self.background = BackgroundWork()
+        self.orphans: list[OrphanedWork] = []
+        self.looks = 0
 
     async def handle(self, job: dict[str, Any]) -> AsyncGenerator[Any, None]:
         self.received.append(job)
         await self.go.wait()
         yield self.answer
 
-    def list_unfinished_work(self) -> list[WorkReference]:
-        return []
+    def list_orphans(self) -> list[OrphanedWork]:
+        self.looks += 1
+        return self.orphans
 
-    async def __call__(self, _: Any, receive: Any, send: Any) -> None:
+    @property
+    def started_ids(self) -> list[str]:
+        return [job["input"]["batch"]["id"] for job in self.received]
+
+    @contextlib.asynccontextmanager
+    async def run_background(
+        self, send_job: StartWork | None = None, *, is_server: bool = True
+    ) -> AsyncIterator[BackgroundWork]:
         worker: Any = self
-        await self.background.handle_lifespan(worker, receive, send)
-
-    async def wait_until_idle(self) -> None:
-        await poll_until(lambda: not self.background._running)
+        background = BackgroundWork(worker, send_job, is_server=is_server)
+        # Nothing is started before.
+        assert not await background.start_work(A)
+        task = asyncio.create_task(background.run())
+        await poll_until(lambda: self.looks > 0)
+        yield background
+        self.go.set()
+        background.stop()
+        await task
 
 
 @pytest.fixture
 def fake_worker(monkeypatch: pytest.MonkeyPatch) -> FakeWorker:
-    monkeypatch.setattr("worker.serve.background.PAUSE_S", 0.01)
+    monkeypatch.setattr("worker.background.PAUSE_S", 0.01)
     return FakeWorker()
 
 
 async def test_work_that_is_started_again_while_it_runs_is_run_once_more(
     fake_worker: FakeWorker,
 ) -> None:
-    # Nothing is started before the server has started.
-    assert not await fake_worker.background.start_work(A)
-    async with run_lifespan(fake_worker):
+    async with fake_worker.run_background() as background:
         for _ in range(3):
-            assert await fake_worker.background.start_work(A)
-        assert await fake_worker.background.start_work(B)
+            assert await background.start_work(A)
+        assert await background.start_work(B)
         await poll_until(lambda: len(fake_worker.received) == 2)
         fake_worker.go.set()
         # The running job may have been about to end because of a pause that is now over.
         await poll_until(lambda: len(fake_worker.received) == 3)
-        await fake_worker.wait_until_idle()
-        assert await fake_worker.background.start_work(A)
+        await poll_until(lambda: not background._running)
+        assert await background.start_work(A)
         await poll_until(lambda: len(fake_worker.received) == 4)
     inputs = [job["input"] for job in fake_worker.received]
     assert inputs == [{"batch": {"id": f"batch_{letter}"}} for letter in "abaa"]
@@ -167,10 +193,9 @@ async def test_work_that_is_started_again_while_it_runs_is_run_once_more(
 
 
 async def test_a_batch_can_be_started_from_another_loop(fake_worker: FakeWorker) -> None:
-    fake_worker.go.set()
     returned: list[bool] = []
-    async with run_lifespan(fake_worker):
-        start = fake_worker.background.start_work
+    async with fake_worker.run_background() as background:
+        start = background.start_work
         thread = threading.Thread(target=lambda: returned.append(asyncio.run(start(A))))
         thread.start()
         await poll_until(lambda: len(fake_worker.received) == 1)
@@ -178,19 +203,85 @@ async def test_a_batch_can_be_started_from_another_loop(fake_worker: FakeWorker)
     assert returned == [True]
 
 
+async def test_orphans_are_taken_up_once_each_as_soon_as_there_is_space(
+    fake_worker: FakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.background.LOOK_S", 0.01)
+    works = [WorkReference("batch", f"batch_{number}") for number in range(MAX_TAKEN_UP + 2)]
+    fake_worker.orphans = [OrphanedWork(work, has_job=False) for work in works]
+    async with fake_worker.run_background(is_server=False) as background:
+        looks = fake_worker.looks
+        await poll_until(lambda: fake_worker.looks > looks + 3)
+        assert fake_worker.started_ids == [work.id for work in works[:MAX_TAKEN_UP]]
+        assert fake_worker.received[0]["input"]["batch"]["background"]
+        monkeypatch.setattr("worker.background.LOOK_S", 3600.0)
+        fake_worker.orphans = fake_worker.orphans[MAX_TAKEN_UP:]
+        fake_worker.go.set()
+        await poll_until(lambda: len(set(fake_worker.started_ids)) == len(works))
+        fake_worker.orphans = []
+        await poll_until(lambda: not background._running)
+
+
+@pytest.mark.parametrize("is_sent", [True, False])
+async def test_a_worker_that_can_send_jobs_sends_one_for_an_orphan_without_a_job(
+    fake_worker: FakeWorker, monkeypatch: pytest.MonkeyPatch, is_sent: bool
+) -> None:
+    monkeypatch.setattr("worker.background.LOOK_S", 0.01)
+    monkeypatch.setattr("worker.background.PAUSE_S", 3600.0)
+    fake_worker.orphans = [OrphanedWork(A, has_job=False), OrphanedWork(B, has_job=True)]
+    sent: list[WorkReference] = []
+
+    async def send(work: WorkReference) -> bool:
+        sent.append(work)
+        return is_sent
+
+    async with fake_worker.run_background(send, is_server=False):
+        await poll_until(lambda: fake_worker.looks > 4)
+        # Until the job is taken, no other is sent. If none can be sent, the worker itself runs it.
+        assert sent == [A]
+        assert set(fake_worker.started_ids) == ({B.id} if is_sent else {A.id, B.id})
+
+
+async def test_a_look_that_fails_does_not_end_the_worker(
+    fake_worker: FakeWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("worker.background.LOOK_S", 0.01)
+    errors = [VolumeError("gone"), RuntimeError("a defect")]
+
+    def fail_twice() -> list[OrphanedWork]:
+        fake_worker.looks += 1
+        if errors:
+            raise errors.pop()
+        return [OrphanedWork(A, has_job=False)]
+
+    monkeypatch.setattr(fake_worker, "list_orphans", fail_twice)
+    async with fake_worker.run_background():
+        await poll_until(lambda: fake_worker.received)
+    assert "a defect" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("retryable", "code", "continues"), [(True, 503, True), (False, 507, True), (False, 404, False)]
 )
 async def test_a_batch_continues_only_after_temporary_errors(
-    fake_worker: FakeWorker, retryable: bool, code: int, continues: bool
+    fake_worker: FakeWorker,
+    monkeypatch: pytest.MonkeyPatch,
+    retryable: bool,
+    code: int,
+    continues: bool,
 ) -> None:
     error = {"message": "a", "retryable": retryable, "code": code}
     fake_worker.answer = {"error": json.dumps({"error": error})}
     fake_worker.go.set()
-    async with run_lifespan(fake_worker):
-        await fake_worker.background.start_work(A)
+    fake_worker.orphans = [OrphanedWork(A, has_job=False)]
+    monkeypatch.setattr("worker.background.LOOK_S", 0.01)
+    async with fake_worker.run_background() as background:
         await poll_until(lambda: len(fake_worker.received) > 2 * continues)
         if continues:
             fake_worker.answer = {"batch": {}}
-        await fake_worker.wait_until_idle()
+        else:
+            # The worker does not take up work again that it can't run.
+            await poll_until(lambda: fake_worker.looks > 3)
+        fake_worker.orphans = []
+        await poll_until(lambda: not background._running)
     assert (len(fake_worker.received) > 1) == continues
