@@ -9,6 +9,7 @@ import msgspec
 
 from worker.batches.lines import (
     INPUT_CHANGED,
+    WORKERS_DIED,
     BatchPlan,
     InvalidLine,
     make_mistake,
@@ -83,7 +84,8 @@ def finish_batch(
     result = count_lines(lines.values(), plan.total if plan else 0)
     result.status, result.at = ending.status, ending.at
     if ending.status == "failed":
-        result.mistakes = [INPUT_CHANGED]
+        is_unchanged = plan is None or find_unchanged_input(files, batch, plan) is not None
+        result.mistakes = [WORKERS_DIED if is_unchanged else INPUT_CHANGED]
     if plan is not None:
         unanswered = _unanswered_errors(files, batch, plan, lines, ending.status, max_line_bytes)
         result.output_file_id, result.error_file_id = _write_result_files(

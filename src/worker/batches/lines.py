@@ -25,6 +25,9 @@ def make_mistake(code: str, message: str, param: str | None = None) -> dict[str,
 INPUT_CHANGED = make_mistake(
     "input_changed", "the input has changed or was removed since the batch began"
 )
+WORKERS_DIED = make_mistake(
+    "workers_died", "too many workers died while they ran the batch: a request may have killed them"
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from worker.errors import Conflict, VolumeError
 from worker.fine_tunes.events import FineTuneEvent, metrics_by_step, read_events
 from worker.fine_tunes.request import (
     AdapterChoice,
+    FailureReason,
     FineTuneDecision,
     FineTuneResult,
     FineTuneStatus,
@@ -243,6 +244,9 @@ class FineTune(Record):
         return number
 
 
+WORKERS_DIED = FailureReason(
+    code="workers_died", message="Too many workers have died while they ran the fine-tune."
+)
 _END_PHRASES: dict[FineTuneStatus, str] = {
     "succeeded": "succeeded",
     "failed": "failed",
@@ -264,7 +268,8 @@ class FineTunes(Records[FineTune, StoredFineTune]):
 
     def end(self, fine_tune: FineTune, status: FineTuneStatus) -> FineTuneResult:
         """End a fine-tune without an adapter."""
-        return fine_tune.end(FineTuneResult(status=status))
+        error = WORKERS_DIED if status == "failed" else None
+        return fine_tune.end(FineTuneResult(status=status, error=error))
 
     def locate_rows(self, file_id: str) -> RowsFile:
         """Return the path of a file with rows, and its format; None for an unknown file extension.

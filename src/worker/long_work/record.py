@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError
 from worker.errors import NoSuchObject, VolumeError
 from worker.long_work.kinds import WorkReference
 from worker.volume import translate_os_errors, write_once
-from worker.volume.lease import SILENT_S
+from worker.volume.lease import SILENT_S, newest_lease_number
 from worker.volume.pages import IndexEntry
 
 # Files in every record: the request, written first; the decision how the work will end; and how it
@@ -149,6 +149,12 @@ class Record(ABC):
     def lease_directory(self, name: str) -> Path:
         """Return the directory for the lease of a part of the work."""
         return self.directory / LEASES / name
+
+    def death_count(self) -> int:
+        """Return how many workers died one after another while they had the lease of a part."""
+        with translate_os_errors():
+            leases = [newest_lease_number(path) for path in self.directory.glob(f"{LEASES}/*")]
+        return max(leases, default=1) - 1
 
     def is_leased(self, name: str = "*", within_s: float = STALE_S) -> bool:
         """Return whether a worker may be working on a part, by default on any part.

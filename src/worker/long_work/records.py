@@ -19,12 +19,12 @@ from worker.errors import (
 )
 from worker.files import DAY_S, Files
 from worker.files.quota import FILE_OVERHEAD, too_many_error
-from worker.long_work.record import PAUSED, REQUEST, Record, StoredRequest
+from worker.long_work.record import PAUSED, REQUEST, STALE_S, Record, StoredRequest
 from worker.settings import Settings
 from worker.validation import name_field_in_errors
 from worker.volume import ids, translate_os_errors
 from worker.volume.directories import remove_directory
-from worker.volume.lease import LeaseDirectory
+from worker.volume.lease import SILENT_S, LeaseDirectory
 from worker.volume.pages import IndexEntry, Page, TimeIndex, read_page, unknown_position_error
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,10 @@ log = logging.getLogger(__name__)
 # as many should end, for example because they have expired.
 MAX_UNFINISHED = 1_000
 END_CHECK_S = 60.0
+
+# Number of workers that may die while they run the same work, one after another. Without a limit,
+# work that kills its worker would be taken up by each new one.
+MAX_DEATHS = 20
 
 RecordT = TypeVar("RecordT", bound=Record)
 RequestT = TypeVar("RequestT", bound=StoredRequest)
@@ -126,12 +130,15 @@ class Records(ABC, Generic[RecordT, RequestT]):
     def end_if_due(self, record: RecordT) -> bool:
         """End work that should end, unless a worker may be running it; return whether it has ended.
 
+        Work that has probably killed ``MAX_DEATHS`` workers ends as failed.
         A failure is only logged, because the caller may just want to read the record.
         """
         if record.has_ended():
             return True
-        status = record.stop_reason()
-        if status in {None, PAUSED} or record.is_leased():
+        status, silent_s = record.stop_reason(), STALE_S
+        if status is None and record.death_count() >= MAX_DEATHS:
+            status, silent_s = "failed", SILENT_S
+        if status in {None, PAUSED} or record.is_leased(within_s=silent_s):
             return False
         # The lease of a worker that died while ending the work is ignored.
         leases = LeaseDirectory(record.lease_directory("end"), max_unchanged=0)

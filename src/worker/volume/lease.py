@@ -137,7 +137,7 @@ class Lease:
 
     def _is_owned(self) -> bool:
         """Return whether no other worker has taken over, with a higher or the same number."""
-        is_newest = _newest_lease_number(self._path.parent) == self.number
+        is_newest = newest_lease_number(self._path.parent) == self.number
         return is_newest and self.owner.encode() in self._path.read_bytes()
 
     def renew(self) -> None:
@@ -194,7 +194,7 @@ class LeaseDirectory:
             OSError: The directory can't be written to.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
-        newest = _newest_lease_number(self._directory)
+        newest = newest_lease_number(self._directory)
         number = newest + 1
         if newest and not self._is_owner_dead(newest):
             yield None
@@ -220,7 +220,7 @@ class LeaseDirectory:
 
     def poll_claim(self) -> Claim | None:
         """Return the owner's claim, if it is readable now; call this every ``POLL_S`` seconds."""
-        newest = _newest_lease_number(self._directory)
+        newest = newest_lease_number(self._directory)
         try:
             content = (self._directory / f"{_PREFIX}{newest}").read_bytes()
         except OSError:
@@ -241,7 +241,7 @@ class LeaseDirectory:
         return is_polled and self._unchanged_polls >= self._max_unchanged
 
 
-def _newest_lease_number(directory: Path) -> int:
+def newest_lease_number(directory: Path) -> int:
     """Return the number of the newest lease; 0 if the directory has no leases."""
     numbers = [path.name.removeprefix(_PREFIX) for path in directory.glob(f"{_PREFIX}*")]
     return max((int(number) for number in numbers if number.isdecimal()), default=0)

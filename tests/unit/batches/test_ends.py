@@ -26,6 +26,7 @@ from worker.batches.store import Batches
 from worker.dialects.openai import objects
 from worker.errors import Conflict, NoSuchObject
 from worker.long_work.record import STALE_S
+from worker.long_work.records import MAX_DEATHS
 from worker.volume.lease import LeaseDirectory
 
 COUNT = 300
@@ -54,6 +55,24 @@ def make_stale(lease: Path) -> None:
 
 def status_of(batch: Batch) -> str:
     return batch.snapshot().status
+
+
+async def test_a_batch_that_has_killed_many_workers_ends_with_its_finished_lines(
+    batch_worker: BatchWorker,
+) -> None:
+    batch = await batch_worker.interrupted_batch()
+    finished = batch.counts().completed
+    lease = leave_lease(batch, "shard-0")
+    for deaths, status in ((MAX_DEATHS - 1, "in_progress"), (MAX_DEATHS, "failed")):
+        # Each worker acquired the lease with the next number.
+        lease = lease.rename(lease.with_name(f"lease-{deaths + 1}"))
+        assert (await batch_worker.get_batch(batch))["status"] == "in_progress", "it may be alive"
+        make_stale(lease)
+        found = await batch_worker.get_batch(batch)
+        assert found["status"] == status
+        lease.touch()
+    assert found["errors"]["data"][0]["code"] == "workers_died"
+    assert len(batch_worker.results(found)[0]) == finished
 
 
 @pytest.mark.parametrize("names", [("plan",), ("shard-0",), ("end",), ("plan", "shard-0", "end")])

@@ -145,7 +145,7 @@ def test_work_that_can_not_be_ended_is_returned_unchanged(
 def test_work_that_another_worker_has_just_ended_is_not_ended_again(
     tasks: Tasks, task: Task, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def end_meanwhile(_: Task, name: str = "*") -> bool:
+    def end_meanwhile(_: Task, name: str = "*", within_s: float = 0) -> bool:
         return not task.write_file(RESULT, TimedModel(at=1))
 
     ended: list[Task] = []
