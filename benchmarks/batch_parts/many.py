@@ -18,8 +18,9 @@ from proof.measure.processes import Lost, next_line, run_process
 
 ROUTE = "/v1/completions"
 TOKENS, LONG_TOKENS = 4, 1_500
-# Seconds before the first measurement, and after the creation of the batches.
-WARM_UP_S, SETTLE_S = 3.0, 3.0
+# Seconds before the first measurement, after the creation of the batches, and after the creation of
+# batches that have no job.
+WARM_UP_S, SETTLE_S, TAKE_UP_S = 3.0, 3.0, 25.0
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,16 @@ async def measure(call: Callable[[], Awaitable[object]], seconds: float, pid: in
 
 
 async def measure_queue(
-    model: str, folder: Path, batches: int, lines: int, seconds: float
+    model: str, folder: Path, batches: int, lines: int, seconds: float, *, has_key: bool = True
 ) -> tuple[Figures, Figures]:
-    """Return the figures of jobs alone, and next to batches whose jobs the worker sends itself."""
-    environ = {"MODEL_NAME": model, "BASE_PATH": str(folder), "BATCH_API_KEY": "local"}
+    """Return the figures of jobs alone, and next to batches.
+
+    With a key, the worker sends the jobs that run the batches. Without it, no job runs them, and
+    the worker takes them up by itself.
+    """
+    environ = {"MODEL_NAME": model, "BASE_PATH": str(folder)}
+    if has_key:
+        environ["BATCH_API_KEY"] = "local"
     async with start_endpoint(environ) as endpoint:
         pid = endpoint.processes[0].pid
 
@@ -67,8 +74,13 @@ async def measure_queue(
         alone = await measure(call, seconds, pid)
         batch = {"input_file_id": file["id"], "endpoint": ROUTE}
         await asyncio.gather(*(run_route(endpoint, "/v1/batches", batch) for _ in range(batches)))
-        await asyncio.sleep(SETTLE_S)
-        return alone, await measure(call, seconds, pid)
+        await asyncio.sleep(SETTLE_S if has_key else TAKE_UP_S)
+        busy = await measure(call, seconds, pid)
+        batch_folder = folder / "worker" / "batches"
+        leases = await asyncio.to_thread(lambda: [*batch_folder.glob("*/leases/shard-0/lease-*")])
+        if not leases:
+            raise Lost("no batch was running at the end")
+        return alone, busy
 
 
 async def run_route(endpoint: Endpoint, route: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -74,10 +74,13 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
 
 async def list_jobs(request: RouteRequest) -> dict[str, Any]:
     """List the newest batches."""
+    resources = request.resources
 
     def list_newest() -> list[dict[str, Any]]:
-        page = request.resources.batches.list_newest(limit=MAX_LISTED, tags=OUTPUTS)
-        return truncate_page(map(job_object, page.data))
+        page = resources.batches.list_newest(limit=MAX_LISTED, tags=OUTPUTS)
+        return truncate_page(
+            {**job_object(batch), **resources.describe_run(batch)} for batch in page.data
+        )
 
     return {"jobs": await asyncio.to_thread(list_newest)}
 

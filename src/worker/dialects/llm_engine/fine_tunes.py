@@ -96,20 +96,15 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
 
     def list_newest() -> list[dict[str, Any]]:
         page = request.resources.fine_tunes.list_newest(limit=MAX_LISTED)
-        return [job_object(fine_tune) for fine_tune in page.data]
+        return [_describe(fine_tune, request) for fine_tune in page.data]
 
     return {"jobs": await asyncio.to_thread(list_newest)}
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
     """Describe a fine-tune, and who runs it."""
-    id, resources = request.path_params["id"], request.resources
-
-    def update_and_describe() -> dict[str, Any]:
-        fine_tune = resources.fine_tunes.get_ended_if_due(id)
-        return {**job_object(fine_tune), **resources.describe_run(fine_tune)}
-
-    return await asyncio.to_thread(update_and_describe)
+    id, fine_tunes = request.path_params["id"], request.resources.fine_tunes
+    return await asyncio.to_thread(lambda: _describe(fine_tunes.get_ended_if_due(id), request))
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
@@ -145,6 +140,10 @@ def job_object(fine_tune: "FineTune") -> dict[str, Any]:
         "fine_tuned_model": result.adapter if result else None,
         "status": STATUSES[result.status if result else status],
     }
+
+
+def _describe(fine_tune: "FineTune", request: RouteRequest) -> dict[str, Any]:
+    return {**job_object(fine_tune), **request.resources.describe_run(fine_tune)}
 
 
 def event_object(entry: "FineTuneEvent") -> dict[str, Any]:

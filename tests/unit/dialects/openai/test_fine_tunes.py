@@ -244,10 +244,10 @@ async def test_fine_tunes_are_described_with_llm_engines_statuses(
     if result:
         fine_tune.end(result)
     ids = {"id": fine_tune.id, "fine_tune_id": fine_tune.id}
-    expected = {**ids, "fine_tuned_model": model, "status": status}
+    run_state = None if result else "waiting"
+    expected = {**ids, "fine_tuned_model": model, "status": status, "run_state": run_state}
     older = create_fine_tune(fine_tunes, created_at=1)
-    described = await caller.get(f"{FINE_TUNES}/{fine_tune.id}")
-    assert described == {**expected, "run_state": None if result else "waiting"}
+    assert await caller.get(f"{FINE_TUNES}/{fine_tune.id}") == expected
     newest, oldest = (await caller.get(FINE_TUNES))["jobs"]
     assert (newest, oldest["id"]) == (expected, older.id)
 
