@@ -1,7 +1,7 @@
 """Kinds of long work. The modules of a kind are imported when they are first needed."""
 
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,14 +65,16 @@ KINDS = {
 }
 
 
-def existing_record_collections(settings: Settings) -> "Iterator[Records[Any, Any]]":
+def existing_record_collections(
+    settings: Settings, kinds: Iterable[WorkKind] = tuple(KINDS.values())
+) -> "Iterator[Records[Any, Any]]":
     """Yield the records of each kind with a directory on the volume. Call this in a thread.
 
     Raises:
         VolumeError: There is no volume, or it fails.
     """
     volume = Volume.from_settings(settings)
-    for kind in KINDS.values():
+    for kind in kinds:
         with translate_os_errors():
             exists = volume.worker_path(kind.folder).exists()
         if exists:

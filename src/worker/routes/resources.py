@@ -17,7 +17,7 @@ from worker.engine import Engines
 from worker.errors import InvalidInput
 from worker.long_work.attempt import Attempt
 from worker.long_work.job_list import JobList
-from worker.long_work.kinds import KINDS, WorkReference
+from worker.long_work.kinds import KINDS, WorkReference, existing_record_collections
 from worker.long_work.record import PAUSED, Record, unix_time
 from worker.long_work.runner import WorkLine
 from worker.process.concurrency import max_jobs_from_queue
@@ -217,6 +217,7 @@ class Resources:
         return [OrphanedWork(record.work_reference, record.id in listed) for record in orphans]
 
     def _unfinished_records(self) -> Iterator[Record]:
-        for kind in KINDS.values():
-            if self._training_mode != "off" if kind.needs_training else self.engines.has_engine:
-                yield from kind.load_records(self.settings).list_unfinished()
+        trains, has_engine = self._training_mode != "off", self.engines.has_engine
+        kinds = [kind for kind in KINDS.values() if (trains if kind.needs_training else has_engine)]
+        for records in existing_record_collections(self.settings, kinds):
+            yield from records.list_unfinished()
