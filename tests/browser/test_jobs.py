@@ -57,6 +57,21 @@ def test_the_output_of_a_job_and_the_bar_of_its_times_appear(
     expect(row.get_by_role("img")).to_have_accessible_name(BAR)
 
 
+def test_the_chunks_of_another_clients_job_appear(
+    pages: Pages, console_endpoint: LocalEndpoint
+) -> None:
+    job = console_endpoint.call("run", {"input": STREAM})["id"]
+    page = open_jobs(pages, console_endpoint)
+    row = page.get_by_role("region", name="Jobs").get_by_role("row").filter(has_text=job[:8])
+    expect(row).to_contain_text("completed")
+    row.get_by_role("button", name=f"Chunks of {job}").click()
+    chunks = console_endpoint.control(f"jobs/{job}")["chunks"]
+    lines = [f"chunk {n}: {chunk['bytes']:,} bytes after " for n, chunk in enumerate(chunks, 1)]
+    shown = page.get_by_role("status", name="Chunks of a job").inner_text().split("\n")
+    assert (len(chunks) > 1, shown[0]) == (True, job)
+    assert [re.sub(r"[\d.,]+ m?s$", "", line) for line in shown[1:]] == lines
+
+
 def test_a_job_cancelled_in_the_table_frees_the_engine(
     pages: Pages, console_endpoint: LocalEndpoint
 ) -> None:
