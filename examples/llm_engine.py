@@ -1,6 +1,6 @@
 """LLM Engine's classes: a completion, complete and streamed, a file, and the models.
 
-RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY the account's key.
+RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY your account's key.
 """
 
 import tempfile

@@ -1,7 +1,7 @@
 """LLM Engine's FineTune: from training rows to an adapter that is used by its name.
 
 The endpoint serves adapters (ENABLE_LORA=1) and may train (docs/fine-tuning.md).
-RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY the account's key.
+RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY your account's key.
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """Many prompts in one call: they become a few jobs with lists, which several workers share.
 
-RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY the account's key.
+RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY your account's key.
 """
 
 from llm_worker_client import LLM, SamplingParams

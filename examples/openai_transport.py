@@ -1,7 +1,7 @@
 """OpenAI's client without a proxy process: each of its requests is a job of the endpoint.
 
 Needs `openai` 3 or later; earlier versions take `httpx` instead of `httpx2`.
-RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY the account's key.
+RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY your account's key.
 """
 
 import os

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Claude Code with an endpoint's model: `npm install -g @anthropic-ai/claude-code`.
 #
-# ANTHROPIC_BASE_URL is https://api.runpod.ai/v2/<endpoint id>/openai, ANTHROPIC_AUTH_TOKEN the
+# ANTHROPIC_BASE_URL is https://api.runpod.ai/v2/<endpoint id>/openai, ANTHROPIC_AUTH_TOKEN your
 # account's key. The endpoint has ENABLE_AUTO_TOOL_CHOICE=1, TOOL_CALL_PARSER=auto and a context of
 # 64,000 tokens or more, because the first prompt has 30,000.
 set -euo pipefail

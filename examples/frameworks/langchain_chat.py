@@ -1,7 +1,7 @@
 """LangChain: a streamed chat, an object that matches a schema, and a tool call.
 
 Needs `langchain-openai`. OPENAI_BASE_URL is https://api.runpod.ai/v2/<endpoint id>/openai/v1,
-OPENAI_API_KEY the account's key. For the tool, the endpoint must parse tool calls
+OPENAI_API_KEY your account's key. For the tool, the endpoint must parse tool calls
 (ENABLE_AUTO_TOOL_CHOICE=1 and TOOL_CALL_PARSER, or auto).
 """
 

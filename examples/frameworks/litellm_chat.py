@@ -3,7 +3,7 @@
     python examples/frameworks/litellm_chat.py minilm
 
 Needs `litellm`. The argument is the embedding model's name. OPENAI_BASE_URL is
-https://api.runpod.ai/v2/<endpoint id>/openai/v1, OPENAI_API_KEY the account's key.
+https://api.runpod.ai/v2/<endpoint id>/openai/v1, OPENAI_API_KEY your account's key.
 """
 
 import sys

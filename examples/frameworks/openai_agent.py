@@ -2,7 +2,7 @@
 
 Needs `openai-agents`, and an endpoint that parses tool calls (ENABLE_AUTO_TOOL_CHOICE=1 and
 TOOL_CALL_PARSER, or auto). OPENAI_BASE_URL is https://api.runpod.ai/v2/<endpoint id>/openai/v1,
-OPENAI_API_KEY the account's key.
+OPENAI_API_KEY your account's key.
 """
 
 import openai

@@ -1,8 +1,8 @@
 """Anthropic's client, connected directly to an endpoint: a streamed message and a token count.
 
 ANTHROPIC_BASE_URL is https://api.runpod.ai/v2/<endpoint id>/openai (without /v1), and
-ANTHROPIC_AUTH_TOKEN the account's key. ANTHROPIC_API_KEY does not work, because the client sends it
-in a header that the platform does not read.
+ANTHROPIC_AUTH_TOKEN your account's key. ANTHROPIC_API_KEY does not work, because the client sends
+it in a header that the platform does not read.
 """
 
 import anthropic

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # curl: a raw job of the endpoint, whose output contains the token counts.
 #
-# RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY the account's key.
+# RUNPOD_ENDPOINT_ID is the endpoint's id, RUNPOD_API_KEY your account's key.
 set -euo pipefail
 
 # Milliseconds that the call waits for the job; the platform's gateway gives up after 100 seconds.

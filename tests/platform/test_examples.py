@@ -55,8 +55,10 @@ EXPECTED_OUTPUTS = {
 ARGUMENTS = {"gateway/openai_embeddings.py": ["minilm"]}
 # Examples whose clients call our proxy.
 PROXY_CLIENTS = ("anthropic_proxy.py", "openai_batch.py", "openai_proxy.py")
-# Tested below with a volume's S3 API, with a worker that trains, or without a worker.
+# Tested below with a volume's S3 API, with a worker that trains, or without a worker; the gateway
+# is tested in clients/.
 TESTED_SEPARATELY = {
+    "customer_gateway.py",
     "deploy_plan.sh",
     "large_batch.py",
     "llm_engine_fine_tune.py",
