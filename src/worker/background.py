@@ -12,6 +12,7 @@ from typing import Any
 
 from worker.app import Worker
 from worker.errors import VolumeError, WorkerError
+from worker.job_sender import MAX_RUNTIME_S
 from worker.long_work.kinds import WorkReference
 from worker.routes.resources import OrphanedWork, StartWork
 
@@ -123,7 +124,8 @@ class BackgroundWork:
 
     async def _run_with_retries(self, work: WorkReference) -> None:
         id = str(uuid.uuid4())
-        options = {} if self._is_server else {"background": True}
+        # Without a job of the platform, its time limit does not count.
+        options = {} if self._is_server else {"background": True, "max_runtime_sec": MAX_RUNTIME_S}
         while error := await self._run_job({"id": id, "input": work.job_input(**options)}):
             log.error("%s stops: %s", work, error["message"])
             if not error["retryable"] and error["code"] != VolumeError.status:
