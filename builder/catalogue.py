@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 from table import ROWS, Row
@@ -114,9 +115,17 @@ class Catalogue:
         return ListedSetting(row, kind, default, option.choices)
 
 
+def _required_type(annotation: Any) -> Any:
+    """Return a type without its alternative None, and without its constraints."""
+    if NoneType not in get_args(annotation):
+        return annotation
+    (required,) = (one for one in get_args(annotation) if one is not NoneType)
+    return get_args(required)[0] if get_origin(required) is Annotated else required
+
+
 def list_own_setting(row: Row, field: FieldInfo) -> ListedSetting:
     """Return a setting of the worker's own as listings show it."""
-    kind = _KINDS.get(field.annotation, "text")
+    kind = _KINDS.get(_required_type(field.annotation), "text")
     choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
     return ListedSetting(
         row, kind, "" if field.is_required() else format_value(field.default), choices
