@@ -11,6 +11,13 @@ ANSWER_ROWS = (
         form=True,
     ),
     Row(
+        "MAX_OUTPUT_TOKENS",
+        ANSWERS,
+        "Maximum output tokens",
+        "Maximum tokens of each choice, for all requests: one that asks for more, or that doesn't "
+        "set a maximum, ends after this number.",
+    ),
+    Row(
         "SYSTEM_PROMPT",
         ANSWERS,
         "System prompt",
@@ -29,7 +36,9 @@ ANSWER_ROWS = (
         "OVERRIDE_GENERATION_CONFIG",
         ANSWERS,
         "Generation config overrides",
-        "Default sampling parameters that override those of `GENERATION_CONFIG`.",
+        "Default sampling parameters that override those of `GENERATION_CONFIG`. "
+        "`max_new_tokens` in it is more than a default: no request gets more tokens, as with "
+        "`MAX_OUTPUT_TOKENS`.",
     ),
     Row(
         "SEED",

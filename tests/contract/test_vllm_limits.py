@@ -209,7 +209,7 @@ def plan_params(params: dict[str, Any]) -> Any:
     """Return vLLM's parameters for a raw job, including the stop tokens of the model."""
     job = RawJob.from_input({"prompt": "Hi", "sampling_params": params})
     result = plan_job_sampling(
-        job.sampling_params, {"max_tokens": 16}, is_streamed=False, context=CONTEXT
+        job.sampling_params, {"max_tokens": 16}, is_streamed=False, limit=CONTEXT
     ).params
     result.update_from_generation_config({"eos_token_id": list(range(1_000, 1_010))}, 999)
     check_bad_words(result.bad_words, ByteTokenizer())

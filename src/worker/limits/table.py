@@ -9,6 +9,7 @@ among the keys that need no bound.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from worker.chunking import PIECES_LIMIT_BYTES
@@ -97,7 +98,10 @@ def _check_responses_input(request: RequestToCheck) -> None:
 def _check_requested_work(request: RequestToCheck) -> None:
     holder = f"{request.holder}." if request.holder else ""
     work.check_requested_work(
-        request.values, max_answer_bytes=request.max_answer_bytes, holder=holder
+        request.values,
+        max_answer_bytes=request.max_answer_bytes,
+        max_output_tokens=request.settings.max_output_tokens or inf,
+        holder=holder,
     )
 
 

@@ -51,13 +51,18 @@ MAX_CONCURRENT_CHOICES = 1_024
 
 
 def check_requested_work(
-    params: Mapping[str, Any], *, max_answer_bytes: float, holder: str = ""
+    params: Mapping[str, Any],
+    *,
+    max_answer_bytes: float,
+    max_output_tokens: float = inf,
+    holder: str = "",
 ) -> None:
     """Check the products of prompts, choices, tokens, log probabilities and comparisons.
 
     Args:
         params: Sampling parameters, or a body that contains them, with its prompts.
         max_answer_bytes: Maximum bytes of the response; infinite if the response comes in parts.
+        max_output_tokens: Maximum tokens of a choice, to which ``max_tokens`` is reduced.
         holder: Prefix of a parameter in messages, with a trailing dot.
 
     Raises:
@@ -84,7 +89,8 @@ def check_requested_work(
     min_bytes = (
         prompt_count * per_step * _integer_or_default(params, "min_tokens", 1) * BYTES_PER_LOGPROB
     )
-    max_logprobs = prompt_count * per_step * _integer_or_default(params, "max_tokens", 1)
+    max_tokens = min(_integer_or_default(params, "max_tokens", 1), max_output_tokens)
+    max_logprobs = prompt_count * per_step * max_tokens
     is_excessive = max_answer_bytes < inf and choices > 1 and max_logprobs > MAX_UNSTREAMED_LOGPROBS
     if min_bytes > max_answer_bytes or is_excessive:
         message = "so many log probabilities do not fit one yield: ask for fewer, or for a stream"

@@ -182,6 +182,7 @@ class Settings(BaseModel):
     default_batch_size_growth_factor: NonNegativeFloat = 3
     default_batch_max_delay_ms: NonNegativeFloat = 100
     default_max_tokens: PositiveInt = 16
+    max_output_tokens: PositiveInt | None = None
     raw_openai_output: Boolean = True
     stream_whole_answers: Boolean = False
     strict_requests: Boolean = False

@@ -51,6 +51,12 @@ async def test_too_many_log_probabilities_are_refused(params: Any, code: int) ->
     assert error["message"] == "n: 129 prompts times 8 is more than 1,024 choices"
 
 
+async def test_tokens_above_the_maximum_of_the_operator_do_not_count() -> None:
+    job = raw(n=2, logprobs=20, max_tokens=5_000)
+    (answer,) = await run_job(job, *tokens("a"), MAX_OUTPUT_TOKENS="7")
+    assert "error" not in answer
+
+
 @pytest.mark.parametrize(
     "job",
     [

@@ -99,7 +99,7 @@ class InProcessEngine:
         GrammarGate(client, self._tester)
         media = create_media_loader(client, settings)
         server = VllmServer(client, arguments.vllm_args, tasks, media)
-        await server.build_app_state()
+        await server.build_app_state(settings.max_output_tokens)
         location = VolumeLocation.from_settings(settings)
         adapters = Adapters(settings.base_path, client, server.state, location=location)
         # The model's generation_config. On the raw path it applies only if the operator has set
@@ -116,7 +116,9 @@ class InProcessEngine:
             defaults={"max_tokens": settings.default_max_tokens, **model_defaults},
             system_prompt=settings.system_prompt,
         )
-        self.model = describe_model(arguments, client.vllm_config, frozenset(tasks))
+        self.model = describe_model(
+            arguments, client.vllm_config, frozenset(tasks), server.max_output_tokens
+        )
         self.metrics = core.metrics
         self._server = server
         self.body_keys, self.call = server.body_keys, server.call

@@ -28,7 +28,7 @@ from worker.engine.run.requests.texts import (
     reserve_thread_for_short_texts,
 )
 from worker.engine.seam.locations import import_from_vllm
-from worker.engine.seam.patches import EXCEPTION_HANDLERS, SANITIZE, TO_MESSAGES
+from worker.engine.seam.patches import EXCEPTION_HANDLERS, OUTPUT_LIMIT, SANITIZE, TO_MESSAGES
 from worker.engine.seam.protocols import Client, RequestMetadata
 from worker.engine.seam.translation import translate_errors
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
@@ -60,6 +60,8 @@ class VllmServer:
         self.media = media
         self._arguments = arguments
         self._tasks = tasks
+        # Maximum tokens of a choice; None if only the context limits them.
+        self.max_output_tokens: int | None = None
         self._app = import_from_vllm("build_app")(arguments, tasks, client.model_config)
         remember_token_texts()
         SANITIZE.replace_in_modules(sanitize_message)
@@ -74,8 +76,10 @@ class VllmServer:
         """The state of vLLM's app, with the objects that its routes use."""
         return self._app.state
 
-    async def build_app_state(self) -> None:
+    async def build_app_state(self, max_output_tokens: int | None) -> None:
         """Build the app's state, and patch its objects and the client's.
+
+        ``max_output_tokens`` is the operator's maximum for a choice, MAX_OUTPUT_TOKENS.
 
         Raises:
             Exception: vLLM's own, for example for a broken chat template or adapter on the disk.
@@ -87,6 +91,21 @@ class VllmServer:
             reserve_thread_for_short_texts(executor, self._client.model_config.renderer_num_workers)
         LongRequestQueue(self._client)
         keep_invalid_tool_input(getattr(self.state, "anthropic_serving_messages", None))
+        self._limit_output_tokens(max_output_tokens)
+
+    def _limit_output_tokens(self, maximum: int | None) -> None:
+        """Limit the tokens of each choice on all routes.
+
+        vLLM has a limit of its own, ``max_new_tokens`` of OVERRIDE_GENERATION_CONFIG, and a copy of
+        it in each object that generates. The lower limit applies.
+        """
+        self.max_output_tokens = maximum
+        for serving in self.state._state.values():
+            if hasattr(serving, OUTPUT_LIMIT.name):
+                limits = (maximum, getattr(serving, OUTPUT_LIMIT.name))
+                limit = min((one for one in limits if one is not None), default=None)
+                OUTPUT_LIMIT.replace(serving, limit)
+                self.max_output_tokens = limit
 
     def body_keys(self, path: str) -> frozenset[str] | None:
         """See ``Engine.body_keys``."""

@@ -119,6 +119,12 @@ TO_MESSAGES = Patch(
     replacement="worker.engine.run.server:keep_invalid_tool_input",
     reason="It refuses a request whose model wrote a tool's input that is no JSON object.",
 )
+OUTPUT_LIMIT = Patch(
+    owner="vllm.entrypoints.openai.completion.serving:OpenAIServingCompletion",
+    name="override_max_tokens",
+    replacement="worker.engine.run.server:VllmServer",
+    reason="Setting it by an option would also replace the model's default number of tokens.",
+)
 EXCEPTION_HANDLERS = Patch(
     owner="starlette.applications:Starlette",
     name="exception_handlers",

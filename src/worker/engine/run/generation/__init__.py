@@ -103,11 +103,13 @@ class Generation:
             return self._last_plan[2]
         is_job = isinstance(params, Sampling)
         with translate_errors(self._client):
-            context = self._client.model_config.max_model_len
+            limit = self._client.model_config.max_model_len
+            if self._server.max_output_tokens is not None:
+                limit = min(limit, self._server.max_output_tokens)
             plan = (
-                plan_job_sampling(params, self._defaults, is_streamed=is_streamed, context=context)
+                plan_job_sampling(params, self._defaults, is_streamed=is_streamed, limit=limit)
                 if is_job
-                else plan_from_vllm_params(params)
+                else plan_from_vllm_params(params, limit)
             )
             check_bad_words(plan.params.bad_words, self._tokenizer, SAMPLING_PARAMS)
         if self._tokenizer is None:

@@ -66,12 +66,12 @@ class SamplingPlan:
 
 
 def plan_job_sampling(
-    sampling: Sampling, defaults: Mapping[str, Any], *, is_streamed: bool, context: int
+    sampling: Sampling, defaults: Mapping[str, Any], *, is_streamed: bool, limit: int
 ) -> SamplingPlan:
     """Return the plan for an answer to a raw job.
 
     A job can set all parameters of the installed vLLM except ``INTERNAL_FIELDS``; ``defaults``
-    apply to parameters that it omits. ``max_tokens`` is limited to ``context`` tokens.
+    apply to parameters that it omits. ``max_tokens`` is at most ``limit``.
 
     Raises:
         InvalidInput: If a parameter is unknown, has a wrong type or does not fit the others; the
@@ -91,9 +91,9 @@ def plan_job_sampling(
     count = 1 if is_beam_search else sampling.num_candidates
     params = _build_sampling_params({**defaults, **values, "n": count})
     params.output_kind = RequestOutputKind.DELTA if is_streamed else RequestOutputKind.FINAL_ONLY
-    params.max_tokens = min(params.max_tokens or context, context)
+    params.max_tokens = min(params.max_tokens or limit, limit)
     if params.min_tokens > params.max_tokens:
-        message = f"more than the {context:,} tokens of the context"
+        message = f"more than the {limit:,} tokens that an answer may have"
         raise param_error("min_tokens", message, SAMPLING_PARAMS)
     if is_beam_search:
         _refuse_ignored_in_beam_search(sampling, params)
@@ -103,10 +103,15 @@ def plan_job_sampling(
     return SamplingPlan(params, sampling)
 
 
-def plan_from_vllm_params(params: Any) -> SamplingPlan:
-    """Return the plan for an answer that is not streamed, from vLLM's own ``SamplingParams``."""
+def plan_from_vllm_params(params: Any, limit: int) -> SamplingPlan:
+    """Return the plan for an answer that is not streamed, from vLLM's own ``SamplingParams``.
+
+    ``max_tokens`` and ``min_tokens`` are at most ``limit``.
+    """
     copy = params.clone()
     copy.output_kind = RequestOutputKind.FINAL_ONLY
+    copy.max_tokens = min(copy.max_tokens or limit, limit)
+    copy.min_tokens = min(copy.min_tokens, limit)
     return SamplingPlan(copy)
 
 
