@@ -135,9 +135,11 @@ OPERATION_ROWS = (
         "DISABLED_ROUTES",
         SECURITY,
         "Disabled routes",
-        "Routes to disable, separated by commas: `/chat` reveals the system prompt to every "
-        "caller, `/metrics` statistics about the requests of all callers, `/openapi.json` and "
-        "`/version` the software of the worker.",
+        "[Routes](reference/openai.md#routes) to disable, separated by commas: groups (`files`, "
+        "`batches`, `fine-tunes`; `long-work` for all three), with their jobs; paths; or one "
+        "method of a path (`POST /v1/files`). `/chat` reveals the system prompt to every caller, "
+        "`/metrics` statistics about the requests of all callers, `/openapi.json` and `/version` "
+        "the software of the worker.",
     ),
     Row(
         "TRUST_REQUEST_CHAT_TEMPLATE",

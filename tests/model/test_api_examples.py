@@ -27,6 +27,7 @@ from worker.engine import Engines
 from worker.errors import EngineDead
 from worker.media.walker import DENIED_KEYS
 from worker.settings import Settings
+from worker.settings.routes import ROUTES_BY_GROUP
 
 if TYPE_CHECKING:
     from worker.engine.run.inprocess import InProcessEngine
@@ -83,13 +84,14 @@ async def test_a_broken_stream_ends_as_documented(block: Block) -> None:
 
 def test_the_table_has_a_row_for_each_route() -> None:
     documented = {
-        (method, path): (answers, streams)
-        for method, path, answers, streams, _ in table_cells("Routes")
+        (method, path): (answers, streams, group)
+        for method, path, answers, streams, group, _ in table_cells("Routes")
     }
     assert documented == {
         (route.method, route.path_template): (
             "the worker" if route.handler else "the engine" if route.generate else "vLLM",
             "yes" if route.streams else "",
+            "".join(group for group, names in ROUTES_BY_GROUP.items() if route.name in names),
         )
         for route in ROUTES
     }

@@ -7,7 +7,7 @@ from worker.dialects import table
 from worker.dialects.llm_engine import batch_output, completions
 from worker.dialects.raw import RawFormatter
 from worker.dialects.table import RequestDescription
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, UnknownRoute
 from worker.job import (
     JOB_TYPES,
     AnyJob,
@@ -113,6 +113,9 @@ def make_answer(
                 job, request_id, engines.main_engine, settings, FORMATTERS[job.shared.format]
             )
         case LongJob():
+            if job.kind in settings.disabled:
+                message = f"There are no jobs with {job.kind!r}: DISABLED_ROUTES disables them."
+                raise UnknownRoute(message, param=job.kind)
             long_answer: Answer[Any] = KINDS[job.kind].load_answer_function()(
                 job, request_id, resources, time_limit
             )

@@ -114,10 +114,11 @@ def find_route(job: OpenAIJob) -> Route | None:
     return next((route for route in found if route.method == method), found[0] if found else None)
 
 
-def has_route(job: OpenAIJob) -> bool:
-    """Return whether there is a route with the path and the method of a job."""
+def find_enabled_route(job: OpenAIJob, settings: Settings) -> Route | None:
+    """Return the route with the path and the method of a job; None if it is disabled."""
     route = find_route(job)
-    return route is not None and route.method == job.method
+    is_found = route and route.method == job.method and route.name not in settings.disabled
+    return route if is_found else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def describe_request(job: OpenAIJob) -> RequestDescription:
 
 
 def _enabled_routes(settings: Settings) -> list[Route]:
-    return [route for route in ROUTES if route.path not in settings.disabled_routes]
+    return [route for route in ROUTES if route.name not in settings.disabled]
 
 
 def _unknown_route_error(job: OpenAIJob, settings: Settings) -> UnknownRoute:
@@ -164,6 +165,32 @@ def _unknown_route_error(job: OpenAIJob, settings: Settings) -> UnknownRoute:
     return UnknownRoute(f"{message}{'; GET /openapi.json lists all routes' if has_list else ''}.")
 
 
+def _select_route(job: OpenAIJob, settings: Settings) -> Route:
+    """Return the route that answers a request.
+
+    Raises:
+        UnknownRoute: There is no such route, or it is disabled.
+        WrongMethod: The route exists, but takes another method.
+    """
+    route = find_route(job)
+    if route is None:
+        raise _unknown_route_error(job, settings)
+    if job.method is not None and job.method.upper() != route.method:
+        methods = [
+            matching.method
+            for matching in _enabled_routes(settings)
+            if matching.match_path(job.path) is not None
+        ]
+        if methods:
+            raise WrongMethod(f"{route.path_template} takes {' and '.join(methods)}.")
+    if route.name in settings.disabled:
+        raise UnknownRoute(f"There is no route {job.route!r}: DISABLED_ROUTES disables it.")
+    if job.method is None and not job.body and route.method == "POST" and route.handler is None:
+        # The platform's gateway sends the same job for a GET as for a POST without a body.
+        raise WrongMethod(f"{route.path_template} takes POST with a body.")
+    return route
+
+
 def make_answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]:
     """Return the answer to a request to one of ``ROUTES``.
 
@@ -172,17 +199,7 @@ def make_answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer
         WrongMethod: The route exists, but takes another method.
     """
     engines, settings = resources.engines, resources.settings
-    route = find_route(job)
-    if route is None or route not in _enabled_routes(settings):
-        raise _unknown_route_error(job, settings)
-    if job.method is None and not job.body and route.method == "POST" and route.handler is None:
-        # The platform's gateway sends the same job for a GET as for a POST without a body.
-        raise WrongMethod(f"{route.path_template} takes POST with a body.")
-    if job.method is not None and job.method.upper() != route.method:
-        methods = [
-            matching.method for matching in ROUTES if matching.match_path(job.path) is not None
-        ]
-        raise WrongMethod(f"{route.path_template} takes {' and '.join(methods)}.")
+    route = _select_route(job, settings)
     request = RouteRequest(job, request_id, resources, route.match_path(job.path) or {})
     if route.generate:
         return route.generate(request)

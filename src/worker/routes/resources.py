@@ -218,6 +218,10 @@ class Resources:
 
     def _unfinished_records(self) -> Iterator[Record]:
         trains, has_engine = self._training_mode != "off", self.engines.has_engine
-        kinds = [kind for kind in KINDS.values() if (trains if kind.needs_training else has_engine)]
+        kinds = [
+            kind
+            for key, kind in KINDS.items()
+            if key not in self.settings.disabled and (trains if kind.needs_training else has_engine)
+        ]
         for records in existing_record_collections(self.settings, kinds):
             yield from records.list_unfinished()

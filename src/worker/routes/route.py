@@ -86,6 +86,11 @@ class Route:
     shape: BodyShape = EMPTY_SHAPE
 
     @property
+    def name(self) -> str:
+        """The method and the path, such as "GET /v1/files/{id}"."""
+        return f"{self.method} {self.path_template}"
+
+    @property
     def path_template(self) -> str:
         """The path as the OpenAPI document displays it: ``{name}`` in place of ``{name:path}``."""
         return _compile_path(self.path)[1]

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 from worker.app import Worker
 from worker.background import BackgroundWork
 from worker.dialects import llm_engine
-from worker.dialects.table import has_route
+from worker.dialects.table import find_enabled_route
 from worker.engine import Engines
 from worker.errors import (
     EngineBusy,
@@ -43,7 +43,7 @@ from worker.serve.bodies import (
     BufferedResponse,
     parse_body,
 )
-from worker.serve.transfers import FileTransfers, to_job_route
+from worker.serve.transfers import FileTransfers
 from worker.settings import Settings
 
 PING = "/ping"
@@ -71,6 +71,7 @@ class WorkerApp:
 
     def __init__(self, engines: Engines, settings: Settings) -> None:
         self._engines = engines
+        self._settings = settings
         self._key = settings.serve_api_key
         max_bytes = round(settings.max_input_mb * 1_000_000)
         # The requests and responses in memory.
@@ -206,8 +207,9 @@ class WorkerApp:
             WorkerError: The body is refused.
         """
         method, body = "GET" if request.method in READ_METHODS else request.method, None
-        job_route = to_job_route(request)
-        if method in WRITE_METHODS and has_route(OpenAIJob(route=job_route, method=method)):
+        job_route = self._transfers.to_job_route(request)
+        route = find_enabled_route(OpenAIJob(route=job_route, method=method), self._settings)
+        if method in WRITE_METHODS and route:
             content = await self._bodies.read(request)
             body = parse_body(content, request.headers.get("content-type", ""))
         # Send each event immediately: growing chunks are for the platform's queue.

@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from worker.dialects.llm_engine.models import BASE_URL_KEY, DOWNLOAD_PATH, FILE_PATH
 from worker.dialects.openai import objects
 from worker.dialects.openai.files import CONTENT_PATH, FILES_PATH, Upload
-from worker.dialects.table import find_route, has_route
+from worker.dialects.table import find_enabled_route
 from worker.errors import InvalidInput, NoSuchObject, VolumeError
 from worker.files import MEGABYTE, Files
 from worker.job import OpenAIJob
@@ -53,6 +53,7 @@ class FileTransfers:
 
     def __init__(self, files: Files, settings: Settings) -> None:
         self._files = files
+        self._settings = settings
         self._adapters = adapters.adapters_directory(settings.base_path)
         largest = settings.files_max_mb * MEGABYTE + FORM_OVERHEAD_BYTES
         # One file at a time is examined: others would only wait for the interpreter.
@@ -61,12 +62,30 @@ class FileTransfers:
 
     def find_transfer_route(self, request: Request) -> Route | None:
         """Return the route of a request for ``answer``; None if the request becomes a job."""
-        route = _find_file_route(request)
+        route = self._find_file_route(request)
         if route is None:
             return None
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         is_form = route.path == FILES_PATH and route.method == "POST" and media_type == FORM_TYPE
         return route if is_form or route.path in {FILE_PATH, CONTENT_PATH} else None
+
+    def to_job_route(self, request: Request) -> str:
+        """Return the route of the job that a request becomes, with its query string."""
+        # Encode the path: it is already decoded, and the job decodes its route again.
+        path = request.scope["path"].replace("%", "%25").replace("?", "%3F")
+        query = request.scope.get("query_string", b"").decode("latin-1")
+        route = self._find_file_route(request)
+        if route is not None and route.path == DOWNLOAD_PATH:
+            query = f"{query}&{urlencode({BASE_URL_KEY: _public_url(request)})}"
+        return f"{path}?{query}" if query else path
+
+    def _find_file_route(self, request: Request) -> Route | None:
+        """Return the route of a request for files; None for others, and for disabled routes."""
+        path: str = request.scope["path"]
+        if "files" not in path and not path.endswith("/download"):
+            return None
+        method = "GET" if request.method == "HEAD" else request.method
+        return find_enabled_route(OpenAIJob(route=path, method=method), self._settings)
 
     async def answer(self, request: Request, route: Route) -> Response:
         """Answer a request for which ``find_transfer_route`` has returned a route.
@@ -172,16 +191,6 @@ def _parse_upload(form: FormData) -> tuple[Upload, UploadFile]:
     return Upload.from_body({**fields, "expires_after": expires or None}), file
 
 
-def _find_file_route(request: Request) -> Route | None:
-    """Return the route of a request for files; None for other requests."""
-    path: str = request.scope["path"]
-    if "files" not in path and not path.endswith("/download"):
-        return None
-    method = "GET" if request.method == "HEAD" else request.method
-    job = OpenAIJob(route=path, method=method)
-    return find_route(job) if has_route(job) else None
-
-
 def _is_text(path: Path) -> bool:
     decoder = codecs.getincrementaldecoder("utf-8")()
     with path.open("rb") as file:
@@ -220,17 +229,6 @@ def _wants_json(request: Request) -> bool:
     """Return whether the content is requested as JSON, as LLM Engine's client does."""
     basic = parse_authorization(request.headers)[0] == "basic"
     return basic or "application/json" in request.headers.get("accept", "")
-
-
-def to_job_route(request: Request) -> str:
-    """Return the route of the job that a request becomes, with its query string."""
-    # Encode the path: it is already decoded, and the job decodes its route again.
-    path = request.scope["path"].replace("%", "%25").replace("?", "%3F")
-    query = request.scope.get("query_string", b"").decode("latin-1")
-    route = _find_file_route(request)
-    if route is not None and route.path == DOWNLOAD_PATH:
-        query = f"{query}&{urlencode({BASE_URL_KEY: _public_url(request)})}"
-    return f"{path}?{query}" if query else path
 
 
 def _public_url(request: Request) -> str:

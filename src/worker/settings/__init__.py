@@ -20,6 +20,7 @@ from pydantic import (
     WrapValidator,
 )
 
+from worker.settings import routes
 from worker.settings.environment import (
     LIBRARY_DEFAULTS,
     ChosenDefault,
@@ -69,10 +70,6 @@ def _parse_concurrency(value: Any, handler: ValidatorFunctionWrapHandler) -> Any
         raise ValueError("a whole number of at least 1, or auto") from None
 
 
-# Routes that DISABLED_ROUTES may contain, since clients don't need them.
-OPTIONAL_ROUTES = ("/chat", "/metrics", "/openapi.json", "/version")
-
-
 def _parse_items(value: Any) -> tuple[Any, ...]:
     return tuple(parse_list(value) if isinstance(value, str) else value)
 
@@ -81,10 +78,9 @@ NameList = Annotated[tuple[str, ...], BeforeValidator(_parse_items)]
 
 
 def _parse_routes(value: Any) -> tuple[str, ...]:
-    routes = _parse_items(value)
-    if unknown := [route for route in routes if route not in OPTIONAL_ROUTES]:
-        raise ValueError(f"{unknown[0]!r} can't be turned off, only {', '.join(OPTIONAL_ROUTES)}")
-    return routes
+    names = _parse_items(value)
+    routes.find_disabled(names)
+    return names
 
 
 RouteList = Annotated[tuple[str, ...], BeforeValidator(_parse_routes)]
@@ -237,6 +233,11 @@ class Settings(BaseModel):
     def paths_in_environ(self) -> tuple[Path, ...]:
         """All paths in the values of environment variables: models, caches, adapters and others."""
         return self._paths
+
+    @property
+    def disabled(self) -> frozenset[str]:
+        """The disabled routes, such as "GET /v1/files", and kinds of jobs, such as "batch"."""
+        return routes.find_disabled(self.disabled_routes)
 
     @property
     def worker_id(self) -> str:

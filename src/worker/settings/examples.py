@@ -11,7 +11,7 @@ EXAMPLES = {
     "CUSTOM_CHAT_TEMPLATE": "{% for message in messages %}{{ message.content }}{% endfor %}",
     "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "my-model",
     "FILES_PATH": "/runpod-volume",
-    "DISABLED_ROUTES": "/chat,/metrics",
+    "DISABLED_ROUTES": "long-work,/metrics",
     "ALLOWED_XARGS": "my_plugin_switch",
     "SYSTEM_PROMPT": "You are a helpful assistant.",
     "VLLM_CONFIG_FILE": "/runpod-volume/settings.yaml",

@@ -10,7 +10,6 @@ from support.engine.scripted import CHAT, ScriptedEngine, failure, static_app, y
 
 from worker.dialects.table import ROUTES
 from worker.engine import Model
-from worker.settings import OPTIONAL_ROUTES
 
 ALLOWED = {"ALLOW_UNLOAD_LORA_ADAPTER": "1"}
 UNLOAD = "/v1/unload_lora_adapter"
@@ -129,20 +128,6 @@ async def test_an_adapter_is_unloaded_by_name_if_the_operator_allows_it(
     payload = unload_payload({"lora_name": "pirate"}, "/unload_lora_adapter")
     assert await yields_of(engine, payload, **ALLOWED) == [{"unloaded": "pirate"}]
     assert engine.adapters == ["poet"]
-
-
-# Disabled routes:
-
-
-async def test_a_disabled_route_is_404_and_not_described(engine: ScriptedEngine) -> None:
-    assert {*OPTIONAL_ROUTES} <= {one.path for one in ROUTES}
-    for route in OPTIONAL_ROUTES:
-        code, message = await get_error(engine, route, DISABLED_ROUTES=",".join(OPTIONAL_ROUTES))
-        assert (code, message) == (404, f"There is no route '{route}'.")
-    # /openapi.json doesn't describe disabled routes.
-    paths = (await get(engine, "/openapi.json", DISABLED_ROUTES="/metrics, /chat"))["paths"]
-    assert "/health" in paths
-    assert not {"/metrics", "/chat"} & set(paths)
 
 
 # Health and status:

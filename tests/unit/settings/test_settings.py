@@ -22,7 +22,7 @@ MODEL = {"MODEL_NAME": "org/model"}
 FALSE = ["0", "false", "no", "off", "False", "OFF", " no "]
 TRUE = ["1", "true", "yes", "on", "TRUE", "Yes"]
 BOOLEANS = "one of 0/1, true/false, yes/no, on/off, for example RAW_OPENAI_OUTPUT=1"
-ROUTES = "can't be turned off, only /chat, /metrics, /openapi.json, /version"
+GROUPS = "is neither a route nor one of files, batches, fine-tunes, long-work"
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ ROUTES = "can't be turned off, only /chat, /metrics, /openapi.json, /version"
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "https://h:1/p", "https://h:1/p"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "GRPC", "grpc"),
         ("DISABLED_ROUTES", ' ["/chat", "/metrics"]', ("/chat", "/metrics")),
-        ("DISABLED_ROUTES", "/chat, /metrics,", ("/chat", "/metrics")),
+        ("DISABLED_ROUTES", "/chat, get /files,", ("/chat", "get /files")),
         *(("RAW_OPENAI_OUTPUT", text, False) for text in FALSE),
         *(("RAW_OPENAI_OUTPUT", text, True) for text in TRUE),
         # Space around a value is not part of it.
@@ -69,8 +69,11 @@ def test_a_blank_value_counts_as_unset(blank: str) -> None:
         ("RAW_OPENAI_OUTPUT", "t", BOOLEANS),
         ("FINE_TUNE", "on", "'beside', 'exclusive' or 'off'"),
         ("LOG_FORMAT", "xml", "'text' or 'json', for example LOG_FORMAT=text"),
-        ("DISABLED_ROUTES", "/chat,/v1/models", f"'/v1/models' {ROUTES}"),
-        ("DISABLED_ROUTES", "[5]", f"'5' {ROUTES}"),
+        ("DISABLED_ROUTES", "/chat,/v1/file", "did you mean '/v1/files' instead of '/v1/file'?"),
+        ("DISABLED_ROUTES", "batchs", "did you mean 'batches' instead of 'batchs'?"),
+        ("DISABLED_ROUTES", "PUT /v1/files", "did you mean 'POST /v1/files'"),
+        ("DISABLED_ROUTES", "/health", "'/health' is requested by load balancers"),
+        ("DISABLED_ROUTES", "[5]", f"'5' {GROUPS}, for example DISABLED_ROUTES=long-work"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318", "an address that begins with http://"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://", "an address that begins with http://"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "'http/protobuf' or 'grpc'"),
