@@ -100,7 +100,8 @@ MODEL_ROWS = (
         "HF_OVERRIDES",
         MODEL,
         "Config overrides",
-        "Keys of the model's `config.json` to override.",
+        "Keys of the model's `config.json` to override. If `MAX_MODEL_LEN` exceeds the model's own "
+        "context, `--check` proposes them for YaRN.",
     ),
     Row(
         "MODEL_IMPL",

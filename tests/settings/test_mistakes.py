@@ -9,6 +9,7 @@ from support.processes.commands import HANDLER, WORKER, run_command
 from support.settings import machine_with_gpus
 from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, write_files
 
+from worker.doctor.gpus.choice import parse_choice
 from worker.engine.variables import find_variable_mistakes
 
 
@@ -64,7 +65,25 @@ def test_missing_gpus_are_a_mistake_of_every_setting_that_requires_them(
     error = refuse(machine_with_gpus(count), **settings)
     assert {mistake.name: mistake.value for mistake in error.mistakes} == settings
     assert all(mistake.advice.startswith(words) for mistake in error.mistakes)
+    assert all("give each worker" in mistake.advice for mistake in error.mistakes)
     assert all(int(mistake.example or 0) >= 1 for mistake in error.mistakes)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "settings", "proposed", "limit"),
+    [
+        ("ADA_24", {"TENSOR_PARALLEL_SIZE": "2"}, "ADA_24x2", "1"),
+        ("ADA_24x2", {"TENSOR_PARALLEL_SIZE": "2", "PIPELINE_PARALLEL_SIZE": "2"}, "ADA_24x4", "1"),
+        ("h100", {"DATA_PARALLEL_SIZE": "8"}, "h100x8", "1"),
+        ("A40x3", {"TENSOR_PARALLEL_SIZE": "4"}, "A40x4", "3"),
+    ],
+)
+def test_as_many_of_the_chosen_gpus_as_are_needed_are_proposed(
+    gpu: str, settings: dict[str, str], proposed: str, limit: str, refuse: Refuse
+) -> None:
+    for mistake in refuse(parse_choice(gpu).to_machine, **settings).mistakes:
+        assert mistake.advice.endswith(f" are needed: choose GPU={proposed}, or leave it unset")
+        assert str(mistake).endswith(f", for example {mistake.name}={limit}")
 
 
 def test_a_variable_that_vllm_cannot_read_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

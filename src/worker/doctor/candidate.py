@@ -17,6 +17,7 @@ from worker.engine.machine import Gpu
 from worker.engine.model_config import (
     ModelShape,
     ModelSupport,
+    create_yarn_overrides,
     find_model_support,
     read_model_shape,
 )
@@ -156,6 +157,27 @@ class Candidate:
         if isinstance(cache_plan, StartFailed):
             raise cache_plan
         return cache_plan
+
+    def propose_yarn(self, gpu: Gpu | None = None) -> str:
+        """Propose HF_OVERRIDES for a MAX_MODEL_LEN beyond the model's own; blank if impossible.
+
+        The model is built with them, because the code of some models ignores them. ``gpu`` is one
+        of the GPUs; None for this machine's.
+        """
+        length = int(self.vllm_arguments.max_model_len)
+        with contextlib.suppress(StartFailed):
+            with self._arguments_with_local_model() as engine:
+                overrides = create_yarn_overrides(engine, length)
+            if not overrides:
+                return ""
+            engine = self.engine.with_options(hf_overrides=overrides)
+            plan = Candidate.from_snapshot(engine, self.snapshot, self.parts).cache_plan(1, gpu)
+            if plan.rope_factors and plan.default_context_length >= length:
+                # Without spaces, the value is not broken into lines.
+                value = json.dumps(overrides, separators=(",", ":"))
+                effect = "for YaRN, which may make answers to short texts worse"
+                return f"\nor set {self.engine.prefix}HF_OVERRIDES={value} {effect}"
+        return ""
 
     @property
     def hub_offline_options(self) -> dict[str, Any]:

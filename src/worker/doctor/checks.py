@@ -134,7 +134,7 @@ def check_context_length(model: Candidate) -> Iterator[Finding]:
         text = f"{name}={requested} is more than the model supports: {limit}"
         # This is only a warning: vLLM may be configured to allow the length, and the limit of an
         # embedding model may depend on files that are not on this machine.
-        change = f"set {name}={shape.max_length}, or leave it unset"
+        change = f"set {name}={shape.max_length}, or leave it unset{model.propose_yarn()}"
         yield Finding(Level.WARN, "context", text, change)
     else:
         text = f"{requested} of the model's {shape.max_length or 'any'} tokens"

@@ -102,6 +102,9 @@ class Fit(StrEnum):
     NO = "no"
 
 
+# Reasons for ``UNKNOWN``.
+NO_WEIGHTS = "the size of the model's weights is unknown"
+CANNOT_BUILD = "vLLM can't build the model here"
 # Values for models that certainly fit, with the whole context or a shorter one.
 FITTING = (Fit.FITS, Fit.SHORTER)
 _LEVELS = {

@@ -4,12 +4,12 @@ The size of the weights comes from the headers of their files, and the size of t
 own plan. ``worker.process.estimates`` has the estimates for everything else.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from worker.doctor.candidate import Candidate
-from worker.doctor.findings import Fit, Verdict, readable_size
+from worker.doctor.findings import CANNOT_BUILD, NO_WEIGHTS, Fit, Verdict, readable_size
 from worker.doctor.gpus.choice import GpuChoice
 from worker.engine.cache_plan import KvCachePlan
 from worker.errors import MachineUnfit, StartFailed
@@ -26,9 +26,6 @@ _GPU_COUNTS = (1, 2, 4, 8)
 DEFAULT_MIN_MODEL_LEN: int = Settings.model_fields["min_model_len"].default
 # Verdicts on one engine that apply to the whole worker, the worst first.
 _WORST_FIRST = (Fit.NO, Fit.UNKNOWN, Fit.DOUBTFUL)
-
-NO_WEIGHTS = "the size of the model's weights is unknown"
-CANNOT_BUILD = "vLLM can't build the model here"
 
 
 class SizeRange(NamedTuple):
@@ -138,12 +135,38 @@ def _judge_weights(
     worst_case = verdict(weights.high)
     if worst_case.fit is not Fit.NO:
         return worst_case
-    # The reserve, and the size of weights that are quantized on loading, are only estimates.
-    may_fit = weights.low <= budget
-    if plan.specs:
+    # The reserve is only an estimate.
+    is_close = verdict(weights.low).fit is Fit.NO
+    may_fit = not is_close or weights.low <= budget
+    if is_close and plan.specs:
         may_fit = verdict(weights.low, ERROR_MARGIN).fit is not Fit.NO
-    doubt = f"{worst_case.reason}: too close to tell"
+    doubt = f"{worst_case.reason}; {describe_doubt([model], weights, is_close=is_close)}"
     return replace(worst_case, fit=Fit.DOUBTFUL, reason=doubt) if may_fit else worst_case
+
+
+def describe_doubt(models: Sequence[Candidate], weights: SizeRange, *, is_close: bool) -> str:
+    """Return the reasons why the memory that models need is not known exactly.
+
+    ``weights`` are those of all the models, and ``is_close`` tells whether even their smallest size
+    only fits if the other estimates are too large.
+    """
+    reasons = []
+    if weights.low < weights.high:
+        causes = [cause for model in models for cause in _causes_of_smaller_weights(model)]
+        sizes = f"between {readable_size(weights.low)} and {readable_size(weights.high)}"
+        reasons.append(f"{' and '.join(causes)}, which leaves {sizes}")
+    if is_close:
+        reasons.append("too close to tell, because the rest is estimated")
+    return "; ".join(reasons)
+
+
+def _causes_of_smaller_weights(model: Candidate) -> Iterator[str]:
+    prefix, arguments = model.engine.prefix, model.vllm_arguments
+    if arguments.quantization and not model.quantization_method:
+        name = f"{prefix}QUANTIZATION={arguments.quantization}"
+        yield f"{name} converts weights while they are loaded"
+    if arguments.enable_expert_parallel and arguments.data_parallel_size > 1:
+        yield f"{prefix}ENABLE_EXPERT_PARALLEL divides experts among the replicas"
 
 
 def context_length_limits(

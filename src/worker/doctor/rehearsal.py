@@ -66,10 +66,10 @@ def rehearse_startup(
             if refusal.culprits == ("MAX_MODEL_LEN",) and pools and not model.is_on_disk:
                 # The accepted length depends on missing files; ``check_context_length`` warns.
                 continue
-            engine = configuring.reset_options(engine, refusal.culprits)
             # Some options are refused on CPUs only.
             if not gpu or refusal.problem_on_gpu is not None:
-                findings += _to_findings(model, refusal, names, on_other_machine=gpu is not None)
+                findings += _to_findings(replace(model, engine=engine), refusal, names, gpu)
+            engine = configuring.reset_options(engine, refusal.culprits)
     refused_names = sorted(model.engine.operator_options.keys() - engine.operator_options.keys())
     refused_settings = [model.engine.setting_name(name) for name in refused_names]
     if findings and refused_settings:
@@ -81,12 +81,14 @@ def rehearse_startup(
 
 
 def _to_findings(
-    model: Candidate, refusal: ConfigRefusal, names: Mapping[str, str], *, on_other_machine: bool
+    model: Candidate, refusal: ConfigRefusal, names: Mapping[str, str], gpu: Gpu | None
 ) -> Iterator[Finding]:
     """Yield the finding on a refusal, unless the check of the architecture reports it."""
     if not (refusal.culprits or model.has_route):
         return
     culprits, text, change = refusal.culprits, refusal.problem, refusal.remedy
+    if culprits == ("MAX_MODEL_LEN",):
+        change += model.propose_yarn(gpu)
     topic = _TOPICS.get(culprits[0], "settings") if len(culprits) == 1 else "settings"
     for folder, name in names.items():
         text = text.replace(folder, name)
@@ -98,7 +100,7 @@ def _to_findings(
         change = "" if model.vllm_arguments.trust_remote_code else change
     level = Level.UNKNOWN if _depends_on_files(model, culprits) else Level.FAIL
     # vLLM may refuse an option on this machine's CPU but accept it on the GPU.
-    if on_other_machine and refusal.problem_on_gpu != refusal.problem:
+    if gpu and refusal.problem_on_gpu != refusal.problem:
         level, change = Level.UNKNOWN, ""
         text = f"unknown without the GPU, on which vLLM may accept it: {text}"
     yield Finding(level, topic, text, change)

@@ -6,13 +6,22 @@ from dataclasses import replace
 from pydantic import ValidationError
 
 from worker.doctor.candidate import Candidate
-from worker.doctor.findings import FITTING, Finding, Level, Verdict, readable_size, verdict_finding
+from worker.doctor.findings import (
+    CANNOT_BUILD,
+    FITTING,
+    NO_WEIGHTS,
+    Finding,
+    Level,
+    Verdict,
+    readable_size,
+    verdict_finding,
+)
 from worker.doctor.gpus.choice import GpuChoice
 from worker.doctor.gpus.pools import POOLS, GpuType
 from worker.doctor.memory import (
-    CANNOT_BUILD,
-    NO_WEIGHTS,
+    SizeRange,
     context_length_limits,
+    describe_doubt,
     estimate_weight_bytes,
     judge_fit,
 )
@@ -114,7 +123,7 @@ def _gpu_remedies(model: Candidate, verdict: Verdict, tensor_size: int, min_len:
 def _check_ram(topic: str, models: Sequence[Candidate], ram: int) -> Finding:
     """Check that weights and caches fit into a machine's main memory of ``ram`` bytes."""
     sizes = [estimate_weight_bytes(model, model.cache_plan()) for model in models]
-    low, high = map(sum, zip(*sizes, strict=True))
+    low, high = weights = SizeRange(*map(sum, zip(*sizes, strict=True)))
     # A model without a KV cache, such as an encoder, needs no space for it.
     space, caches = _cpu_kv_cache_bytes(), sum(bool(model.cache_plan().specs) for model in models)
     text = f"weights {'at least ' * (low < high)}{readable_size(low)}"
@@ -129,7 +138,9 @@ def _check_ram(topic: str, models: Sequence[Candidate], ram: int) -> Finding:
     change = f"set {CPU_KVCACHE_SPACE}={smaller}" if smaller > 0 else others
     if low + caches * space > ram * ERROR_MARGIN:
         return Finding(Level.FAIL, topic, text, change)
-    return Finding(Level.WARN, topic, f"{text}: too close to tell", change)
+    is_close = low + caches * space > ram * USABLE_MEMORY_SHARE
+    doubt = describe_doubt(models, weights, is_close=is_close)
+    return Finding(Level.WARN, topic, f"{text}; {doubt}", change)
 
 
 def _check_kv_cache(model: Candidate, min_len: int, ram: int) -> Finding:

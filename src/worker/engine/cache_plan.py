@@ -69,6 +69,7 @@ class KvCachePlan:
         adapter_bytes: Approximate bytes that are reserved for adapters on one GPU.
         min_capability: Minimum CUDA capability for the model's quantization, such as 80 for 8.0; 0
             for any.
+        rope_factors: Factors by which the layers scale the positions of tokens.
     """
 
     config: Any
@@ -77,6 +78,7 @@ class KvCachePlan:
     parameter_count: int
     adapter_bytes: int
     min_capability: int
+    rope_factors: frozenset[float]
 
     @property
     def element_bytes(self) -> int:
@@ -243,8 +245,19 @@ def _build_cache_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: boo
         import_from_vllm("resolve_kv_cache_layout")(config, [layouts], specs.values())
     parameter_count = sum(parameter.numel() for parameter in layers.parameters())
     adapter_bytes = _count_adapter_bytes(layers, config.lora_config, model.dtype.itemsize)
+    rope_factors = frozenset(
+        layer.scaling_factor
+        for layer in layers.modules()
+        if isinstance(getattr(layer, "scaling_factor", None), int | float)
+    )
     return KvCachePlan(
-        config, specs, model.max_model_len, parameter_count, adapter_bytes, min_capability
+        config=config,
+        specs=specs,
+        default_context_length=model.max_model_len,
+        parameter_count=parameter_count,
+        adapter_bytes=adapter_bytes,
+        min_capability=min_capability,
+        rope_factors=rope_factors,
     )
 
 

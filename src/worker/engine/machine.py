@@ -38,10 +38,18 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine that engines run on; ``cpu`` is True if the installed vLLM is its CPU build."""
+    """The machine that engines run on.
+
+    Attributes:
+        cpu: Whether the installed vLLM is its CPU build.
+        gpus: The machine's GPUs.
+        gpu_choice: The operator's name of the GPUs, such as ``ADA_24``, if this is not the machine
+            that runs this code; otherwise empty.
+    """
 
     cpu: bool
     gpus: tuple[Gpu, ...] = ()
+    gpu_choice: str = ""
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Reads vLLM's view of a model without its weights, from its registry and configuration."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ CONFIG_ERRORS = (
 # Prefix of the names of vLLM's models that run code of the transformers library.
 _TRANSFORMERS_PREFIX = "Transformers"
 ALLOW_LONG_CONTEXT = "VLLM_ALLOW_LONG_MAX_MODEL_LEN"
+# The largest factor that YaRN is proposed for: Qwen's models, whose authors recommend it for long
+# texts, are tested with factors up to 4.
+_MAX_YARN_FACTOR = 4.0
 # A length in tokens that exceeds the length of any sequence.
 _UNBOUNDED_LENGTH = 2**31
 # Maximum length of a message in characters, since some messages list everything that vLLM supports.
@@ -158,6 +162,47 @@ def read_model_shape(arguments: EngineArguments, architectures: Sequence[str]) -
         )
     except CONFIG_ERRORS as error:
         raise StartFailed(describe_vllm_error(error)) from error
+
+
+def create_yarn_overrides(arguments: EngineArguments, length: int) -> dict[str, Any]:
+    """Return HF_OVERRIDES that extend a model's context to ``length`` tokens by YaRN.
+
+    They contain the operator's own overrides. The dictionary is empty if the model's positions are
+    not rotary, differ between layers or are scaled by other methods, and if the factor would be too
+    large. Whether the model's code reads the overrides is known only after building it.
+
+    Raises:
+        StartFailed: vLLM refuses the model, or the arguments for it.
+    """
+    try:
+        config = create_model_config(arguments.with_options(max_model_len=None))
+        changes = _scale_positions(config, length)
+    except CONFIG_ERRORS as error:
+        raise StartFailed(describe_vllm_error(error)) from error
+    overrides, text_config = arguments.vllm_args.hf_overrides or {}, config.hf_text_config
+    if not changes or text_config is config.hf_config:
+        return {**overrides, **changes} if changes else {}
+    parts = vars(config.hf_config).items()
+    name = next((name for name, part in parts if part is text_config), "")
+    return {**overrides, name: {**overrides.get(name, {}), **changes}} if name else {}
+
+
+def _scale_positions(config: Any, length: int) -> dict[str, Any]:
+    """Return the values for a language model's configuration; an empty dictionary if impossible."""
+    rope = getattr(config.hf_text_config, "rope_parameters", None) or {}
+    max_length, key = config.model_arch_config.derived_max_model_len_and_key
+    if rope.get("rope_type") == "default" and key:
+        factor = math.ceil(length / max_length * 100) / 100
+        if not 1 < factor <= _MAX_YARN_FACTOR:
+            return {}
+        # These values replace all parameters, among them the base of the rotation.
+        yarn = {"factor": factor, "original_max_position_embeddings": int(max_length)}
+        rope = {**rope, "rope_type": "yarn", **yarn}
+    elif rope.get("rope_type") != "yarn":
+        return {}
+    # vLLM does not multiply the maximum length by the factor.
+    is_reached = rope["factor"] * rope["original_max_position_embeddings"] >= length
+    return {"rope_parameters": rope, key: length} if is_reached else {}
 
 
 def describe_vllm_error(error: Exception) -> str:

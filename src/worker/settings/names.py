@@ -49,7 +49,7 @@ SPECULATIVE_KEYS = {
 _BY_BATCH = "CUDA graphs are captured by batch size, up to MAX_CUDAGRAPH_CAPTURE_SIZE"
 _SCHEDULER = "vLLM's scheduler no longer needs it"
 _GUIDED = 'set STRUCTURED_OUTPUTS_CONFIG, for example to {"backend": "xgrammar"}'
-_ROPE = "set it in HF_OVERRIDES, under its name in the model's config.json"
+_ROPE = 'set all of "rope_parameters" in HF_OVERRIDES'
 _EPLB = "set EPLB_CONFIG"
 _RAY = "set DISTRIBUTED_EXECUTOR_BACKEND=ray"
 _POOL = "set RENDERER_NUM_WORKERS, the number of threads that tokenize"

@@ -180,6 +180,78 @@ def test_a_length_beyond_the_models_maximum_is_a_warning_unless_overridden(
     assert (found.level, found.change) == (level, change)
 
 
+QWEN_3 = {
+    **models.QWEN_2_5_7B,
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000,
+}
+YARN = (
+    'HF_OVERRIDES={"rope_parameters":{"rope_theta":1000000,"rope_type":"yarn","factor":1.6,'
+    '"original_max_position_embeddings":40960},"max_position_embeddings":65536}'
+)
+
+
+def refused_context(config: dict[str, Any], length: int, **settings: str) -> Finding:
+    model = candidate(CPU, config, MAX_MODEL_LEN=str(length), **settings)
+    _, (refused,) = rehearse_startup(model, StartupContext(CPU))
+    return refused
+
+
+def test_a_context_beyond_the_models_can_be_reached_with_yarn() -> None:
+    refused = refused_context(QWEN_3, 65536)
+    shorter, yarn = refused.change.splitlines()
+    assert (refused.level, refused.topic) == (FAIL, "context")
+    assert shorter == "set MAX_MODEL_LEN=40960, or leave it unset"
+    assert yarn == f"or set {YARN} for YaRN, which may make answers to short texts worse"
+    # The proposal is accepted by the same rehearsal.
+    name, value = YARN.split("=")
+    accepted = candidate(CPU, QWEN_3, MAX_MODEL_LEN="65536", **{name: value})
+    assert rehearse_startup(accepted, StartupContext(CPU)) == (accepted, [])
+    assert only_finding(checks.check_context_length(accepted)).level is OK
+    assert accepted.cache_plan().rope_factors == {1.6}
+
+
+def test_yarn_is_proposed_for_the_language_model_in_a_multimodal_one() -> None:
+    change = refused_context(RECORDED_MODELS["vision"].config, 262144).change
+    assert '{"text_config":{"rope_parameters":{"rope_theta":500000.0,"rope_type":"yarn"' in change
+
+
+def test_the_overrides_of_the_operator_remain_in_the_proposal() -> None:
+    change = refused_context(QWEN_3, 65536, HF_OVERRIDES='{"head_dim": 64}').change
+    assert 'HF_OVERRIDES={"head_dim":64,"rope_parameters":{' in change
+
+
+def test_a_scaled_model_lacks_only_the_length() -> None:
+    scaled = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    proposed = '"max_position_embeddings":131072} for YaRN'
+    assert proposed in refused_context({**QWEN_3, "rope_scaling": scaled}, 131072).change
+    own = json.dumps({"rope_scaling": scaled})
+    assert proposed in refused_context(QWEN_3, 131072, HF_OVERRIDES=own).change
+    assert proposed not in refused_context(QWEN_3, 131073, HF_OVERRIDES=own).change
+    odd = json.dumps({"rope_scaling": {**scaled, "factor": "4"}})
+    assert proposed not in refused_context(QWEN_3, 131072, HF_OVERRIDES=odd).change
+
+
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [
+        # Positions that are already scaled, that differ between layers, and that are not rotary.
+        (models.LLAMA_3_1_8B, 200_000),
+        (models.GPT_OSS_20B, 200_000),
+        (models.PHI_3_MINI_128K, 200_000),
+        (RECORDED_MODELS["sliding window"].config, 65_536),
+        # vLLM's code for this model ignores the scaling.
+        (RECORDED_MODELS["hybrid"].config, 262_144),
+        (QWEN_3, 4 * 40960 + 1),
+    ],
+    ids=["llama3", "yarn", "longrope", "per layer", "ignored", "too long"],
+)
+def test_yarn_is_not_proposed_where_it_has_no_effect(config: dict[str, Any], length: int) -> None:
+    assert "HF_OVERRIDES" not in refused_context(config, length).change
+
+
 # Rehearsals with only the config.json of a model
 
 

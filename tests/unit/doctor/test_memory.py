@@ -127,6 +127,13 @@ def test_the_size_of_weights_depends_on_the_type_that_they_are_loaded_in(
     assert estimate_weight_bytes(changed, cache_plan(dtype)) == SizeRange(low, high)
 
 
+# The rest fits into the smaller size, so the estimates are no cause.
+FP8_DOUBT = (
+    "QUANTIZATION=fp8_per_tensor converts weights while they are loaded, "
+    "which leaves between 7.5 GiB and 15.0 GiB"
+)
+
+
 @pytest.mark.parametrize(
     ("name", "gpus", "settings", "choice", "fit", "why"),
     [
@@ -141,7 +148,7 @@ def test_the_size_of_weights_depends_on_the_type_that_they_are_loaded_in(
         ("GQA", 4, {"DATA_PARALLEL_SIZE": "2"}, "ADA_24", NO, "divide it among 2 GPUs"),
         ("GQA", 1, {}, "AMPERE_16", NO, "weights 15.0 GiB"),
         # Weights that are quantized while they are loaded may fit.
-        ("GQA", 1, {"QUANTIZATION": "fp8_per_tensor"}, "AMPERE_16", DOUBTFUL, "close to tell"),
+        ("GQA", 1, {"QUANTIZATION": "fp8_per_tensor"}, "AMPERE_16", DOUBTFUL, FP8_DOUBT),
         # A context that was set must fit.
         ("GQA", 1, {"MAX_MODEL_LEN": "32768"}, "ADA_24", FITS, ""),
         ("GQA", 1, {"MAX_MODEL_LEN": "65536"}, "ADA_24", NO, "43952 tokens would fit"),
@@ -199,7 +206,20 @@ def test_a_shortage_within_the_margin_of_error_is_doubtful(
     gib: float, fit: Fit, judge: MakeJudge
 ) -> None:
     # 15 GiB of weights and 2 GiB set aside, plus or minus 10 percent.
-    assert judge("GQA").worst_verdict(gpu_with(gib)).fit is fit
+    verdict = judge("GQA").worst_verdict(gpu_with(gib))
+    assert verdict.fit is fit
+    estimated = "; too close to tell, because the rest is estimated"
+    assert verdict.reason.endswith(estimated) is (fit is DOUBTFUL)
+
+
+def test_each_cause_of_a_doubt_has_words_of_its_own(judge: MakeJudge) -> None:
+    both = judge("GQA", QUANTIZATION="fp8_per_tensor").worst_verdict(gpu_with(9.5))
+    assert both.fit is DOUBTFUL
+    assert "15.0 GiB; too close to tell" in both.reason
+    experts = judge("MoE", 4, **EXPERTS).worst_verdict(parse_choice("AMPERE_48x2"))
+    assert experts.fit is DOUBTFUL
+    divided = "ENABLE_EXPERT_PARALLEL divides experts among the replicas, which leaves between "
+    assert divided in experts.reason
 
 
 def test_weights_of_unknown_size_make_the_verdict_unknown(

@@ -196,6 +196,21 @@ def test_the_space_for_the_cache_is_checked_on_cpus(
     assert (found.level, found.topic, found.change) == (level, topic, change), found.text
 
 
+@pytest.mark.parametrize(
+    ("words", "gib", "reason"),
+    [
+        ("", 39, "(this machine's memory); too close to tell, because the rest is estimated"),
+        ("DTYPE=bfloat16 QUANTIZATION=fp8_per_tensor", 20, "leaves between 7.5 GiB and 15.0 GiB"),
+    ],
+)
+def test_a_doubt_about_the_memory_has_a_reason(
+    words: str, gib: int, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SPACE, "10")
+    found = check_machine(words, CPU, gib)
+    assert (found.level, found.text.endswith(reason)) == (WARN, True), found.text
+
+
 def test_without_gpus_all_parts_of_a_model_share_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

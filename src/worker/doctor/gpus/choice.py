@@ -49,7 +49,7 @@ class GpuChoice:
 
     @property
     def to_machine(self) -> Machine:
-        return Machine(cpu=False, gpus=(self.smallest_gpu,) * self.count)
+        return Machine(cpu=False, gpus=(self.smallest_gpu,) * self.count, gpu_choice=self.name)
 
     def __str__(self) -> str:
         return f"{self.name}x{self.count}" if self.count > 1 else self.name

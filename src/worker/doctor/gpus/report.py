@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from worker import doctor
 from worker.doctor.findings import (
     FITTING,
+    NO_WEIGHTS,
     Finding,
     Fit,
     Level,
@@ -103,7 +104,16 @@ def _best_choice_sentence(verdicts: Sequence[Verdict], prices: Mapping[str, floa
     if fitting:
         least = min(fitting, key=lambda choice: (choice.count, choice.smallest_gpu.memory))
         return f"{least} is the smallest that holds the whole context."
-    return "None of them holds the whole context."
+    reasons = {verdict.reason for verdict in verdicts if verdict.fit is Fit.UNKNOWN}
+    if all(verdict.fit is Fit.UNKNOWN for verdict in verdicts):
+        remedy = (
+            "the files of the weights make it known, on the disk or on the hub"
+            if reasons == {NO_WEIGHTS}
+            else "a check on a machine with such GPUs makes it known"
+        )
+        return f"Which of them hold the model is unknown: {remedy}."
+    is_certain = all(verdict.fit in (Fit.NO, Fit.SHORTER) for verdict in verdicts)
+    return f"None of them {'' if is_certain else 'certainly '}holds the whole context."
 
 
 def _price_text(choice: GpuChoice, prices: Mapping[str, float]) -> str:

@@ -131,9 +131,11 @@ def check_gpu_count(arguments: EngineArguments, machine: Machine) -> Iterator[Mi
     if machine.cpu or required <= gpus:
         return
     supply = {0: "there is no GPU", 1: "there is 1 GPU"}.get(gpus, f"there are {gpus} GPUs")
+    choice = f"choose GPU={machine.gpu_choice}x{required}" if machine.gpu_choice else ""
+    more = choice or f"give each worker {required} GPUs"
     for name, size in sizes.items():
         if size > 1:
-            advice = f"{supply}, and {required} are needed; unset, it is the number that fits"
+            advice = f"{supply}, and {required} are needed: {more}, or leave it unset"
             limit = max(gpus * size // required, 1)
             yield Mistake(name, arguments.operator_options.get(name, str(size)), advice, str(limit))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.doctor.findings import Fit, Level, Verdict, verdict_finding
+from worker.doctor.findings import NO_WEIGHTS, Fit, Level, Verdict, verdict_finding
 from worker.doctor.gpus.choice import parse_choice, read_prices
 from worker.doctor.gpus.report import render_table
 from worker.errors import StartFailed
@@ -80,6 +80,8 @@ NO = Verdict(parse_choice("AMPERE_16"), Fit.NO, "weights 15.0 GiB in 14.8 GiB")
 SHORTER = Verdict(parse_choice("ADA_24"), Fit.SHORTER, "5.4 GiB for the cache", 43952, 1.0)
 TWO = Verdict(parse_choice("ADA_24x2"), Fit.FITS, "22.0 GiB for the cache", 131072, 1.6)
 ONE = Verdict(parse_choice("AMPERE_48"), Fit.FITS, "25.2 GiB for the cache", 131072, 1.9)
+DOUBT, NO_KERNEL = replace(NO, fit=Fit.DOUBTFUL), replace(NO, fit=Fit.UNKNOWN)
+NO_FILES = replace(NO_KERNEL, reason=NO_WEIGHTS)
 EMBEDS = Verdict(parse_choice("AMPERE_16"), Fit.FITS, "no cache", 512, math.inf)
 
 
@@ -100,7 +102,30 @@ def test_the_table_names_the_smallest_choice_without_prices() -> None:
     lines = render_table([NO, SHORTER, TWO, ONE], {}).splitlines()
     assert "price" not in lines[0]
     assert lines[-1] == "AMPERE_48 is the smallest that holds the whole context."
-    assert render_table([NO, SHORTER], {}).endswith("\nNone of them holds the whole context.\n")
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "sentence"),
+    [
+        ([NO, SHORTER], "None of them holds the whole context."),
+        ([NO, DOUBT], "None of them certainly holds the whole context."),
+        ([NO, NO_FILES], "None of them certainly holds the whole context."),
+        (
+            [NO_FILES, NO_FILES],
+            "Which of them hold the model is unknown: "
+            "the files of the weights make it known, on the disk or on the hub.",
+        ),
+        (
+            [NO_KERNEL],
+            "Which of them hold the model is unknown: "
+            "a check on a machine with such GPUs makes it known.",
+        ),
+    ],
+)
+def test_the_table_distinguishes_too_little_from_unknown(
+    verdicts: list[Verdict], sentence: str
+) -> None:
+    assert render_table(verdicts, {}).splitlines()[-1] == sentence
 
 
 def test_a_verdict_can_be_a_finding() -> None:
@@ -119,11 +144,10 @@ def test_a_verdict_can_be_a_finding() -> None:
 
 
 def test_doubtful_and_unknown_verdicts_are_no_failures() -> None:
-    doubt, unknown = replace(NO, fit=Fit.DOUBTFUL), replace(NO, fit=Fit.UNKNOWN)
-    assert verdict_finding(doubt, "").level is Level.WARN
-    assert verdict_finding(unknown, "ask").level is Level.UNKNOWN
-    assert verdict_finding(unknown, "ask").change == ""
+    assert verdict_finding(DOUBT, "").level is Level.WARN
+    assert verdict_finding(NO_KERNEL, "ask").level is Level.UNKNOWN
+    assert verdict_finding(NO_KERNEL, "ask").change == ""
     assert (
-        render_table([doubt], {}).splitlines()[1]
+        render_table([DOUBT], {}).splitlines()[1]
         == "AMPERE_16  doubtful  weights 15.0 GiB in 14.8 GiB"
     )
