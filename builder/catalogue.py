@@ -3,9 +3,10 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
+from pydantic import SecretStr
 from pydantic.fields import FieldInfo
 from table import ROWS, Row
 
@@ -27,6 +28,7 @@ REFERENCE_MACHINE = Machine(cpu=False, gpus=(GPU,))
 PROBES = ("nonsense", "{", "[", "-1", "a=b,c", "/no/such/file.py")
 
 _KINDS: dict[Any, str] = {bool: "boolean", int: "integer", float: "number", Path: "path"}
+_KINDS |= {str: "text", SecretStr: "text"}
 _KINDS[get_args(Concurrency)[0]] = "whole number, `auto`"
 # A model that the checks do not look up.
 _MODEL = "org/name"
@@ -115,18 +117,30 @@ class Catalogue:
         return ListedSetting(row, kind, default, option.choices)
 
 
-def _required_type(annotation: Any) -> Any:
-    """Return a type without its alternative None, and without its constraints."""
-    if NoneType not in get_args(annotation):
-        return annotation
-    (required,) = (one for one in get_args(annotation) if one is not NoneType)
-    return get_args(required)[0] if get_origin(required) is Annotated else required
-
-
 def list_own_setting(row: Row, field: FieldInfo) -> ListedSetting:
-    """Return a setting of the worker's own as listings show it."""
-    kind = _KINDS.get(_required_type(field.annotation), "text")
-    choices = get_args(field.annotation) if get_origin(field.annotation) is Literal else ()
-    return ListedSetting(
-        row, kind, "" if field.is_required() else format_value(field.default), choices
-    )
+    """Return a setting of the worker's own as listings show it.
+
+    Raises:
+        TypeError: The listings don't know the setting's type.
+    """
+    annotation = without_none(field).annotation
+    origin, default = get_origin(annotation), "" if field.is_required() else field.default
+    if origin is Literal:
+        return ListedSetting(row, "text", format_value(default), get_args(annotation))
+    kind = "list" if origin is tuple else _KINDS.get(annotation)
+    if kind is None:
+        raise TypeError(
+            f"{row.name}: the listings don't know the type {annotation}: add it to _KINDS in "
+            "builder/catalogue.py, or use a type that is there"
+        )
+    return ListedSetting(row, kind, format_value(default))
+
+
+def without_none(field: FieldInfo) -> FieldInfo:
+    """Return a field without None as an alternative, with the constraints of its type."""
+    members = [member for member in get_args(field.annotation) if member is not NoneType]
+    if len(members) != 1 or get_origin(field.annotation) not in {Union, UnionType}:
+        return field
+    inner = FieldInfo.from_annotation(members[0])
+    inner.metadata += field.metadata
+    return inner

@@ -2,7 +2,7 @@
 
 from typing import Any, get_args
 
-from catalogue import Catalogue, list_own_setting
+from catalogue import Catalogue, list_own_setting, without_none
 from forms import CUDA
 from table import Row
 
@@ -96,7 +96,7 @@ def _describe_own_setting(name: str) -> dict[str, Any]:
         return {"choices": [*setting.choices]}
     if setting.kind not in _CHECKABLE_KINDS:
         return {}
-    return _describe_checks(setting.kind, read_bounds(field), set())
+    return _describe_checks(setting.kind, read_bounds(without_none(field)), set())
 
 
 def _describe_checks(kind: str, bounds: dict[str, float], other_values: set[str]) -> dict[str, Any]:
