@@ -107,8 +107,16 @@ doctor: $(INSTALLED) demo ## Check whether the worker would start, and suggest c
 prefetch: $(INSTALLED) ## Download a model to the volume, without a GPU (MODEL_NAME=..., BASE_PATH=...)
 	@MODEL_NAME=$(MODEL_NAME) $(BIN)/python -u src/handler.py --prefetch
 
+# The key makes batches and fine-tunes continue after an interruption. An endpoint on the platform has
+# none by default, so the user has to know of it.
 endpoint: $(INSTALLED) demo ## Serve a model as a RunPod endpoint on this machine (PORT=8000, WORKERS=1, any setting)
-	@$(VOLUME) $(QUIET) MODEL_NAME=$(MODEL_NAME) BATCH_API_KEY=$${BATCH_API_KEY:-$${EMULATOR_API_KEY:-local}} \
+	@case "$(findstring --load-balancing,$(OPTIONS))$${BATCH_API_KEY-unset}" in \
+		--load-balancing*) ;; \
+		unset) echo "BATCH_API_KEY is set to the emulator's key. On the platform you have to set it (docs/deploy.md). Without it: make endpoint BATCH_API_KEY=";; \
+		"") echo "BATCH_API_KEY is empty, so the workers send no jobs for batches and fine-tunes";; \
+		*) echo "BATCH_API_KEY is the key that you have set";; \
+	esac
+	@$(VOLUME) $(QUIET) MODEL_NAME=$(MODEL_NAME) BATCH_API_KEY=$${BATCH_API_KEY-$${EMULATOR_API_KEY:-local}} \
 		PYTHONPATH=src exec $(BIN)/python -m emulator --port $(PORT) --workers $(WORKERS) \
 		--logs $(LOGS) --request-log $(LOGS)/requests.jsonl $(OPTIONS) -- $(BIN)/python -u src/handler.py $(if $(findstring --load-balancing,$(OPTIONS)),--serve)
 

@@ -266,6 +266,8 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
     client = PlatformClient(sdk.platform_urls(), sdk.create_session) if uses_own_loop else None
     # The SDK's test API and its own job loop can't report progress.
     sender = JobSender.from_settings(settings)
+    if has_job_queue() and (note := doctor.missing_key_note(settings)):
+        log.info(note)
     report, send = client.post_progress if client else None, sender.send_job if sender else None
     worker = Worker(engines, settings, report, start_work=send)
 

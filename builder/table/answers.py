@@ -74,7 +74,6 @@ ANSWER_ROWS = (
         ANSWERS,
         "Response role",
         "Role of the model's messages in chat completions.",
-        form=True,
     ),
     Row(
         "STRICT_REQUESTS",

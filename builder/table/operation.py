@@ -53,8 +53,12 @@ OPERATION_ROWS = (
         "BATCH_API_KEY",
         WORK,
         "Key for batches",
-        "API key of the platform with which the worker sends the jobs that run a batch; without "
-        "it, the response contains the job that the caller must send.",
+        "API key of the platform, with which the worker sends the jobs that run batches and "
+        "fine-tunes; without it, the response contains the job that the caller must send, and work "
+        "that a job's time limit or a stopped worker interrupts continues only while a worker is "
+        "up, or when somebody asks for it.",
+        form=True,
+        advanced=True,
     ),
     Row(
         "BATCH_CONCURRENCY",

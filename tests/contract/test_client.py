@@ -14,12 +14,14 @@ from catalogue import REFERENCE_MACHINE, Catalogue
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from support import ROOT
+from support.engine.scripted import settings
 from vllm import SamplingParams
 from vllm.logprobs import Logprob
 from vllm.lora.request import LoRARequest
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import StructuredOutputsParams
 
+from llm_worker_client.deploy.plan import NO_BATCH_KEY
 from llm_worker_client.deploy.settings import LISTING
 from llm_worker_client.llm import outputs, sampling
 from llm_worker_client.llm.prompts import create_items
@@ -28,6 +30,7 @@ from llm_worker_client.mapping.requests import OutputKind, _find_rule
 from worker.dialects import llm_engine
 from worker.dialects.openai import files
 from worker.dialects.table import ROUTES
+from worker.doctor import missing_key_note
 from worker.routes import events
 from worker.settings import Settings
 from worker.settings.mistakes import SettingsError
@@ -82,6 +85,11 @@ def test_outputs_have_the_field_names_of_vllms_classes(
 ) -> None:
     names = {field.name for field in dataclasses.fields(ours)}
     assert names - {*inspect.signature(vllms.__init__).parameters} == more
+
+
+def test_the_client_and_the_worker_note_a_missing_key_in_the_same_words() -> None:
+    note = missing_key_note(settings(FILES_PATH="/any"))
+    assert f"settings: {note}={{{{ RUNPOD_SECRET_<its name> }}}}" == NO_BATCH_KEY
 
 
 # A value that the client refuses must be refused by the worker, too. Tests of the refused values

@@ -198,6 +198,7 @@ def test_a_worker_names_its_volume_in_its_log_and_status(crew: Crew) -> None:
     for worker, volume in VOLUMES.items():
         log = (crew.folder / f"{worker}.log").read_text()
         assert f"is on the network volume {volume} (data center {CENTERS[volume]})" in log
+        assert "set BATCH_API_KEY" not in log
 
 
 def test_names_without_a_volume_are_unknown_on_both(crew: Crew) -> None:

@@ -14,12 +14,14 @@ import pytest
 import pytest_asyncio
 from demo_model import DIALOGUES
 from support.engine.requests import ENDLESS
+from support.engine.scripted import settings
 from support.processes.background import HUNG_S
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory
 from support.processes.scripted_worker import full_gpu_environ
 
 from emulator import Job, Status
 from emulator.faults import faults_that_delay_posts
+from worker.doctor import missing_key_note
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -38,6 +40,7 @@ async def endpoint(
 ) -> AsyncIterator[EmulatedEndpoint]:
     # The SDK's check of GPUs would end this worker.
     environ = full_gpu_environ(tmp_path_factory.mktemp("gpu"))
+    environ["FILES_PATH"] = str(tmp_path_factory.mktemp("volume"))
     async with start_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024", **environ) as running:
         yield running
 
@@ -149,6 +152,8 @@ async def test_the_log_of_the_startup_has_phases_a_summary_and_the_automatic_cho
     # model/test_engine.py tests the content of these lines.
     assert re.search(r"model: demo; from: .*; KV cache: \d+ tokens; ", endpoint.log)
     assert "RUNPOD_LOG_LEVEL=INFO (the SDK's own DEBUG prints every answer)" in endpoint.log
+    # The worker has a volume, and no key to send jobs with.
+    assert endpoint.log.count(f"{missing_key_note(settings(FILES_PATH='/any'))}\n") == 1
 
 
 async def test_statistics_and_requests_are_counted_but_not_logged_by_default(

@@ -39,6 +39,12 @@ _TIMEOUT_SETTING = "EXECUTION_TIMEOUT_S"
 _SPARE_DISK_GB = 5
 # The platform's default for a worker's startup, 420 s, is too short for a model's download.
 _INIT_TIMEOUT_ENV = {"RUNPOD_INIT_TIMEOUT": "1200"}
+# The worker logs the same sentence, up to the value.
+NO_BATCH_KEY = (
+    "settings: batches and fine-tunes that a job's time limit or a stopped worker interrupts "
+    "continue only while a worker is up, or when somebody asks for them: set "
+    "BATCH_API_KEY={{ RUNPOD_SECRET_<its name> }}"
+)
 _FLASHBOOT_MODES = {"off": "OFF", "on": "FLASHBOOT", "priority": "PRIORITY_FLASHBOOT"}
 
 
@@ -192,7 +198,7 @@ def validate_plan(
         remarks += [f"gpu_pools: {' '.join(pools)}, by the size in the model's name"]
     if weights and weights > plan.disk_gb - _SPARE_DISK_GB and not plan.volumes:
         remarks += [f"disk_gb: the model's weights may need {weights:.0f} GB, or a volume"]
-    remarks += _find_volume_remarks(plan.volumes or [])
+    remarks += _find_volume_remarks(plan)
     if not model:
         remarks += ["settings: MODEL_NAME is not set, so the image must have a model in it"]
     return plan.model_copy(update={"gpu_pools": pools}), remarks
@@ -281,8 +287,12 @@ def _describe_unknown_pool(name: str) -> str:
     )
 
 
-def _find_volume_remarks(volumes: list[str]) -> Iterator[str]:
-    if len({*volumes}) > 1:
+def _find_volume_remarks(plan: EndpointPlan) -> Iterator[str]:
+    volumes, settings = {*(plan.volumes or [])}, plan.settings
+    has_files = volumes or settings.get("FILES_PATH", "").strip()
+    if has_files and not settings.get("BATCH_API_KEY", "").strip():
+        yield NO_BATCH_KEY
+    if len(volumes) > 1:
         yield (
             "volumes: each worker has one of them, and they don't synchronise: weights are "
             "downloaded to each, and a file, batch, fine-tune or adapter is on one only; name one "

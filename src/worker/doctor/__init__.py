@@ -17,9 +17,10 @@ from worker.engine import start
 from worker.engine.start import BootstrapSettings
 from worker.errors import WorkerError
 from worker.settings import Settings
-from worker.settings.environment import set_unset_variables, unset_variable
+from worker.settings.environment import has_job_queue, set_unset_variables, unset_variable
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import RawSettings
+from worker.volume import Volume
 from worker.volume.location import VolumeLocation
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def run_all_checks(
 
 
 def report_volume(settings: Settings) -> Iterator[Finding]:
-    """Yield a finding on the network volume of this machine, if the platform names it."""
+    """Yield findings on the network volume of this machine, and on long work on it."""
     location = VolumeLocation.from_settings(settings)
     if location.id:
         text = (
@@ -99,6 +100,19 @@ def report_volume(settings: Settings) -> Iterator[Finding]:
         text = f"RUNPOD_VOLUME_ID={settings.runpod_volume_id} is not a volume's id"
         change = "use 6 to 20 letters and digits, so that ids can name the volume"
         yield Finding(Level.WARN, "volume", text, change)
+    # On a laptop, only FILES_PATH shows that the endpoint will have files.
+    if (has_job_queue() or settings.files_path) and (note := missing_key_note(settings)):
+        yield Finding(Level.OK, "long work", note)
+
+
+def missing_key_note(settings: Settings) -> str:
+    """Return a note for a queue endpoint whose workers have a volume but no key; else blank."""
+    if settings.batch_api_key or not Volume.from_settings(settings).is_usable:
+        return ""
+    return (
+        "batches and fine-tunes that a job's time limit or a stopped worker interrupts continue "
+        "only while a worker is up, or when somebody asks for them: set BATCH_API_KEY"
+    )
 
 
 def _plan_startup(

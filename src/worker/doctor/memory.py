@@ -147,8 +147,10 @@ def _judge_weights(
 def describe_doubt(models: Sequence[Candidate], weights: SizeRange, *, is_close: bool) -> str:
     """Return the reasons why the memory that models need is not known exactly.
 
-    ``weights`` are those of all the models, and ``is_close`` tells whether even their smallest size
-    only fits if the other estimates are too large.
+    Args:
+        models: The models that share the memory.
+        weights: The bytes of the weights of all of them.
+        is_close: Whether even the smallest size only fits if the other estimates are too large.
     """
     reasons = []
     if weights.low < weights.high:

@@ -88,13 +88,18 @@ class Volume:
             private_paths=(*worker_paths, *others),
         )
 
+    @property
+    def is_usable(self) -> bool:
+        """Whether the root exists or may be created."""
+        return self.may_create_root or self.root.is_dir()
+
     def worker_path(self, name: str) -> Path:
         """Return the path for some of the worker's own data, which may not exist yet.
 
         Raises:
             VolumeError: There is no volume.
         """
-        if not (self.may_create_root or self.root.is_dir()):
+        if not self.is_usable:
             raise VolumeError(
                 "this worker has no network volume to keep files on: "
                 "its operator has to attach one, or set FILES_PATH"

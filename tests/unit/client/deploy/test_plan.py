@@ -48,6 +48,7 @@ def test_pools_in_another_order_are_no_difference(run: Run) -> None:
     assert json.loads(out)["method"] is None
 
 
+KEY_NOTE = "or when somebody asks for them: set BATCH_API_KEY={{ RUNPOD_SECRET_<its name> }}\n"
 POOLS = "gpu_pools: which GPUs hold the model? 16 GB: AMPERE_16, 24 GB"
 
 
@@ -163,6 +164,12 @@ def test_settings_that_may_be_right_cause_no_warning(run: Run, settings: str) ->
         ("--settings MODEL_NAME=a/Llama-3.1-70B --volumes v", "disk_gb", False),
         ("--volumes v w", "volumes: each worker has one of them, and they don't sync", True),
         ("--volumes v v", "volumes: each", False),
+        ("--volumes v", KEY_NOTE, True),
+        ("--settings FILES_PATH=/files", KEY_NOTE, True),
+        ("--settings FILES_PATH=", KEY_NOTE, False),
+        ("--gpu-count 1", KEY_NOTE, False),
+        ("--volumes v --settings BATCH_API_KEY=", KEY_NOTE, True),
+        ("--volumes v --settings BATCH_API_KEY={{RUNPOD_SECRET_key}}", KEY_NOTE, False),
     ],
 )
 def test_a_likely_mistake_is_reported_and_accepted(
