@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import runpod
 from support.processes.background import HUNG_S, wait_until
+from support.processes.commands import HOME, run_command
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 from support.processes.scripted_worker import COMMAND, ENVIRON
 
@@ -30,6 +31,30 @@ def start_scripted_endpoint(folder: Path, workers: int) -> Iterator[LocalEndpoin
         endpoint.wait_for_output(READY)  # until then, a job for the model's name runs
         patch.setattr(runpod, "endpoint_url_base", endpoint.api_url)
         yield endpoint
+
+
+@pytest.mark.parametrize(
+    ("words", "environ", "line"),
+    [
+        ([], {}, "BATCH_API_KEY is set to the emulator's key."),
+        ([], {"EMULATOR_API_KEY": "secret"}, "BATCH_API_KEY is set to the emulator's key."),
+        (["BATCH_API_KEY="], {}, "BATCH_API_KEY is empty,"),
+        ([], {"BATCH_API_KEY": ""}, "BATCH_API_KEY is empty,"),
+        (["BATCH_API_KEY=secret"], {}, "BATCH_API_KEY is the key that you have set"),
+        (["OPTIONS=--load-balancing"], {}, ""),
+    ],
+    ids=str,
+)
+def test_make_endpoint_says_which_key_the_workers_have(
+    words: list[str], environ: dict[str, str], line: str
+) -> None:
+    # The emulator refuses the port, so that no worker starts.
+    command = ["make", "-s", "endpoint", "PORT=none", *words]
+    ran = run_command({**HOME, **environ}, *command)
+    assert "argument --port: a whole number" in ran.stderr
+    assert ran.stdout.count("BATCH_API_KEY is ") == bool(line)
+    assert ran.stdout.startswith(line)
+    assert "secret" not in ran.stdout
 
 
 @pytest.mark.slow

@@ -27,13 +27,19 @@ SCRIPTS = sorted(
 COUNT = re.escape(ANSWERS["Count to ten."])
 # Examples that run on each change. The others are slow tests, because clients/ tests their routes
 # and clients.
-ALWAYS = ("gateway/openai_chat.py", "gateway/raw_job.sh", "llm_engine.py", "openai_proxy.py")
+ALWAYS = (
+    *("gateway/health.py", "gateway/openai_chat.py", "gateway/raw_job.sh", "llm_engine.py"),
+    "openai_proxy.py",
+)
 # The complete output of each example, as a regular expression.
 EXPECTED_OUTPUTS = {
     "anthropic_proxy.py": COUNT,
     "gateway/anthropic_messages.py": rf"{COUNT}\n14 tokens asked",
     "gateway/chat_stream.sh": (
         r'(?:data: \{.+\n\n)+data: \{.+"completion_tokens":28.+\n\ndata: \[DONE\]'
+    ),
+    "gateway/health.py": (
+        r"(?:\d\d:\d\d:\d\d queue=0 running=0 failed=\d+ workers:(?: [a-z]+=\d)*? ready=1\n?){2}"
     ),
     "gateway/openai_chat.py": rf"{COUNT}\n28 tokens",
     "gateway/openai_embeddings.py": (r"0\.\d\d The invoice is due.+\n-?0\.\d\d .+\n-?0\.\d\d .+"),
@@ -52,7 +58,7 @@ EXPECTED_OUTPUTS = {
     "openai_proxy.py": COUNT,
     "openai_transport.py": rf"{COUNT}\nkept on the volume\ndeleted: True",
 }
-ARGUMENTS = {"gateway/openai_embeddings.py": ["minilm"]}
+ARGUMENTS = {"gateway/health.py": ["0", "2"], "gateway/openai_embeddings.py": ["minilm"]}
 # Examples whose clients call our proxy.
 PROXY_CLIENTS = ("anthropic_proxy.py", "openai_batch.py", "openai_proxy.py")
 # Tested below with a volume's S3 API, with a worker that trains, or without a worker; the gateway
