@@ -244,6 +244,8 @@ def serve_jobs(run: ProgramRun) -> None:
     processor.skip_processor_benchmark()
     with run.start_engines() as (engines, settings):
         start_background_threads(engines, settings)
+        if has_job_queue() and (note := doctor.missing_key_note(settings)):
+            log.info(note)
         run_sdk(engines, settings, test_api=run.command.rp_serve_api)
         # Exit within the block, so that the engine is not stopped first.
         exit_process(0)
@@ -266,8 +268,6 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
     client = PlatformClient(sdk.platform_urls(), sdk.create_session) if uses_own_loop else None
     # The SDK's test API and its own job loop can't report progress.
     sender = JobSender.from_settings(settings)
-    if has_job_queue() and (note := doctor.missing_key_note(settings)):
-        log.info(note)
     report, send = client.post_progress if client else None, sender.send_job if sender else None
     worker = Worker(engines, settings, report, start_work=send)
 
