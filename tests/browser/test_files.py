@@ -51,6 +51,8 @@ def test_a_batch_continues_after_its_worker_was_killed(
     expect(batch).to_contain_text(re.compile("[1-9][0-9]* of 400"))
     expect(batch).to_contain_text("in progress")
     console_endpoint.control("workers/worker-1/signal", {"signal": "SIGKILL"})
+    # The job is delivered again, and waits until the lease of the killed worker counts as lost.
+    expect(batch).to_contain_text("in progress, in line")
     expect(batch).to_contain_text("completed")
     with page.expect_download() as download:
         batch.get_by_role("button", name="Output").click()
