@@ -193,9 +193,9 @@ class Fleet:
             failures = 0 if was_ready else failures + 1
             worker.unhealthy = failures > 0
             delay_s = min(2.0**failures, _MAX_RESTART_DELAY_S)
-            self.announce(
-                f"{worker.id} exited {_describe_exit(status)}; restarting in {delay_s:g} s"
-            )
+            waits_for_jobs = is_scaled and failures == 0
+            plan = "it starts when jobs wait" if waits_for_jobs else f"restarting in {delay_s:g} s"
+            self.announce(f"{worker.id} exited {_describe_exit(status)}; {plan}")
             if (failures or status > 0) and not is_explained:
                 self.announce(_format_log_excerpt(log, log_offset))
             await queue.changed.wait_for(lambda: queue.is_closed, delay_s)

@@ -2,14 +2,16 @@
 
 Locks on a network disk are unreliable, but exclusive creation of a file works. A lease is a
 numbered file that its owner rewrites every few seconds. A worker that sees no change for a number
-of polls takes over by creating the file with the next number. Clocks are never compared, neither
-between machines nor on a machine that was paused: only polls without a change are counted.
+of polls takes over by creating the file with the next number. Clocks may differ between machines,
+and a machine may be paused, so they alone never make an owner count as dead: if the last heartbeat
+looks old, fewer polls without a change suffice.
 """
 
 import contextlib
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +27,10 @@ HEARTBEAT_S = 2.0
 POLL_S = 1.0
 # Consecutive polls without a change after which an owner counts as dead.
 MAX_UNCHANGED_POLLS = 15
-# Seconds since the last heartbeat after which an owner is probably dead, by the clocks of machines.
+# Seconds since the last heartbeat after which an owner is probably dead, by the clocks of machines,
+# and polls without a change that confirm it: more than one heartbeat would have been written.
 SILENT_S = MAX_UNCHANGED_POLLS * POLL_S
+CONFIRMING_POLLS = 3
 
 
 @dataclass(frozen=True)
@@ -237,8 +241,14 @@ class LeaseDirectory:
 
     def _is_owner_dead(self, number: int) -> bool:
         """Return whether the owner of the lease with this number was silent for too many polls."""
-        is_polled = self._last_poll is not None and self._last_poll[0] == number
-        return is_polled and self._unchanged_polls >= self._max_unchanged
+        if self._last_poll is None or self._last_poll[0] != number:
+            return False
+        polls = self._unchanged_polls
+        if CONFIRMING_POLLS <= polls < self._max_unchanged:
+            with contextlib.suppress(OSError):
+                path = self._directory / f"{_PREFIX}{number}"
+                return path.stat().st_mtime < time.time() - SILENT_S
+        return polls >= self._max_unchanged
 
 
 def newest_lease_number(directory: Path) -> int:

@@ -3,6 +3,7 @@
 import errno
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,7 +14,14 @@ from pydantic import TypeAdapter
 from support.processes.background import HUNG_S, wait_until
 
 from worker.volume import lease
-from worker.volume.lease import MAX_UNCHANGED_POLLS, Claim, Lease, LeaseDirectory
+from worker.volume.lease import (
+    CONFIRMING_POLLS,
+    MAX_UNCHANGED_POLLS,
+    SILENT_S,
+    Claim,
+    Lease,
+    LeaseDirectory,
+)
 
 MANY = 8
 
@@ -149,6 +157,40 @@ def test_the_lease_of_a_dead_owner_is_free_after_enough_unchanged_polls(
     waiting.poll_claim()
     assert acquire(waiting).number == 2
     assert file_names(directory) == ["lease-2"]
+
+
+@without_heartbeats
+@pytest.mark.parametrize(
+    ("polls", "age_s", "is_dead"),
+    [
+        (CONFIRMING_POLLS, SILENT_S + 1, True),
+        (CONFIRMING_POLLS - 1, SILENT_S + 1, False),
+        (MAX_UNCHANGED_POLLS - 1, SILENT_S - 5, False),
+        # The clock of the owner's machine, or of the volume, is wrong.
+        (MAX_UNCHANGED_POLLS, -3600, True),
+    ],
+)
+def test_few_polls_suffice_if_the_last_heartbeat_is_old(
+    directory: Path, polls: int, age_s: float, is_dead: bool
+) -> None:
+    leave_lease(directory)
+    os.utime(directory / "lease-1", (then := time.time() - age_s, then))
+    assert is_free(poll_repeatedly(directory, polls + 1)) is is_dead
+
+
+@without_heartbeats
+def test_a_living_owner_on_a_machine_with_a_wrong_clock_keeps_its_lease(
+    directory: Path, acquire: Acquire
+) -> None:
+    owned, others = acquire(LeaseDirectory(directory)), LeaseDirectory(directory)
+    for number in range(3 * MAX_UNCHANGED_POLLS):
+        # A heartbeat every two seconds, and a poll every second.
+        if number % 2 == 0:
+            owned.renew()
+        os.utime(directory / "lease-1", (then := time.time() - 3600, then))
+        others.poll_claim()
+        assert not is_free(others)
+    assert not owned.lost.is_set()
 
 
 def test_one_of_several_waiting_workers_takes_over(directory: Path) -> None:

@@ -91,7 +91,7 @@ def render_table(verdicts: Sequence[Verdict], prices: Mapping[str, float]) -> st
 def _row(verdict: Verdict, prices: Mapping[str, float]) -> tuple[str, ...]:
     name, fit, price = str(verdict.choice), verdict.fit, _price_text(verdict.choice, prices)
     if fit not in FITTING:
-        return name, fit, "", "", "", verdict.reason
+        return name, fit, "", "", "" if fit is Fit.NO else price, verdict.reason
     return name, fit, str(verdict.context), concurrency_text(verdict), price, ""
 
 
