@@ -62,10 +62,10 @@ async def start_service(engine: ScriptedEngine, **environ: str) -> AsyncIterator
         yield http_client
 
 
-async def create_batch(caller: Caller) -> Batch:
-    """Create a batch of three lines without running it."""
+async def create_batch(caller: Caller, count: int = 3) -> Batch:
+    """Create a batch of some lines without running it."""
     batches = Batches(caller.settings)
-    file = batches.files.receive([to_jsonl(lines(3))], filename="a", purpose="batch")
+    file = batches.files.receive([to_jsonl(lines(count))], filename="a", purpose="batch")
     response = await caller.post("/v1/batches", input_file_id=file.id, endpoint=CHAT)
     return batches.get(response["id"])
 
@@ -98,6 +98,24 @@ async def test_unfinished_batches_are_continued_at_startup(
     assert [len(results(tmp_path, objects.batch(batch))[0]) for batch in batches] == [3, 3]
     # The finished batch was not run again.
     assert len(engine.requests) == 2 + 3 + 3
+
+
+async def test_two_workers_that_see_the_same_orphan_run_it_once(
+    tmp_path: Path, engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.background.LOOK_S", 0.01)
+    with ScriptedEngine(*tokens("a", "b", pause=0.01)) as slow_engine:
+        batch = await create_batch(Caller(slow_engine, tmp_path), 200)
+        workers = [Caller(each, tmp_path).worker for each in (engine, slow_engine)]
+        backgrounds = [BackgroundWork(worker) for worker in workers]
+        runs = [asyncio.create_task(background.run()) for background in backgrounds]
+        await poll_until(batch.has_ended)
+        for background in backgrounds:
+            background.stop()
+        await asyncio.gather(*runs)
+        counts = sorted(len(each.requests) for each in (engine, slow_engine))
+    assert counts == [0, 200]
+    assert len(results(tmp_path, objects.batch(batch))[0]) == 200
 
 
 async def test_a_server_without_a_volume_answers_chats(
