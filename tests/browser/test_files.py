@@ -38,6 +38,15 @@ def test_a_file_is_uploaded_downloaded_and_deleted(
     assert "three.jsonl" not in names
 
 
+def test_a_batch_shows_that_no_worker_runs_it(
+    pages: Pages, console_endpoint: LocalEndpoint
+) -> None:
+    page = open_files(pages, console_endpoint)
+    show = "(state) => kindOf({ status: 'in_progress', run_state: state }).textContent"
+    texts = [page.evaluate(show, state) for state in ("waiting", "queued", "running")]
+    assert texts == ["in progress, waits for a worker", "in progress, in line", "in progress"]
+
+
 def test_a_batch_continues_after_its_worker_was_killed(
     pages: Pages, console_endpoint: LocalEndpoint
 ) -> None:
@@ -51,8 +60,6 @@ def test_a_batch_continues_after_its_worker_was_killed(
     expect(batch).to_contain_text(re.compile("[1-9][0-9]* of 400"))
     expect(batch).to_contain_text("in progress")
     console_endpoint.control("workers/worker-1/signal", {"signal": "SIGKILL"})
-    # The job is delivered again, and waits until the lease of the killed worker counts as lost.
-    expect(batch).to_contain_text("in progress, in line")
     expect(batch).to_contain_text("completed")
     with page.expect_download() as download:
         batch.get_by_role("button", name="Output").click()

@@ -64,7 +64,7 @@ def test_the_chunks_of_another_clients_job_appear(
     page = open_jobs(pages, console_endpoint)
     row = page.get_by_role("region", name="Jobs").get_by_role("row").filter(has_text=job[:8])
     expect(row).to_contain_text("completed")
-    row.get_by_role("button", name=f"Chunks of {job}").click()
+    row.get_by_role("button", name=f"chunks of {job}").click()
     chunks = console_endpoint.control(f"jobs/{job}")["chunks"]
     lines = [f"chunk {n}: {chunk['bytes']:,} bytes after " for n, chunk in enumerate(chunks, 1)]
     shown = page.get_by_role("status", name="Chunks of a job").inner_text().split("\n")
