@@ -51,7 +51,9 @@ def test_a_batch_continues_after_its_worker_was_killed(
     pages: Pages, console_endpoint: LocalEndpoint
 ) -> None:
     page = open_files(pages, console_endpoint)
-    questions = lines(400)
+    # Long answers: the page, which polls once a second, sees some of them on a fast machine, too.
+    message = {"role": "user", "content": "Hello"}
+    questions = lines(400, messages=[message], max_tokens=200, ignore_eos=True)
     upload(page, "questions.jsonl", to_jsonl(questions))
     page.get_by_role("combobox", name="Input file").select_option("questions.jsonl")
     page.get_by_role("button", name="Create batch").click()
