@@ -7,6 +7,7 @@ of several tries counts. For everything else, the first try counts.
 """
 
 import json
+import shutil
 import socket
 import threading
 import time
@@ -84,6 +85,8 @@ def run(args: Namespace) -> int:
     with (args.logs / "attacks.jsonl").open("w") as file:
         for target, rows in ((Endpoint, behind_queue), (Server, over_http)):
             folder = args.logs / target.__name__.lower()
+            # Unfinished batches of an earlier run would count towards the limit.
+            shutil.rmtree(folder / "volume", ignore_errors=True)
             write_volume(folder / "volume")
             settings = {"FILES_PATH": str(folder / "volume")}
             for result in _send_rows(target(args.checkout, folder, settings), rows):

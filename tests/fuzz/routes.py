@@ -6,6 +6,7 @@ it), if the other caller had to wait, or if the server does not answer afterward
 
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -39,8 +40,11 @@ CASE_S = 0.5
 
 def run(args: Namespace) -> int:
     """Send approximately the requested number of requests; return the number of violations."""
-    volume = {"FILES_PATH": str((args.logs / "volume").resolve())}
-    target = Server(args.checkout, args.logs / "routes", SETTINGS | volume)
+    # Unfinished batches of an earlier run would count towards the limit.
+    volume = args.logs / "volume"
+    shutil.rmtree(volume, ignore_errors=True)
+    settings = SETTINGS | {"FILES_PATH": str(volume)}
+    target = Server(args.checkout, args.logs / "routes", settings)
     with ExitStack() as stack:
         stack.enter_context(target.start())
         neighbour = stack.enter_context(start_neighbour(target))
