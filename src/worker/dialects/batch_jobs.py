@@ -45,7 +45,7 @@ def make_answer(
     if not resources.engines.has_engine:
         raise NoEngine
     if spec.id is None:
-        check_batch_route(spec.endpoint, resources.engines)
+        check_batch_route(spec.endpoint, resources)
     progress = Progress(done=0, total=0, failed=0)
     usage = Usage()
 

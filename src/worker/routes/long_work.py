@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from worker.batches.record import Batch
-from worker.engine import Engines
 from worker.errors import InvalidInput, OnOtherVolume
 from worker.job.fine_tune import CreateFineTune
 from worker.job.openai import OpenAIJob
@@ -55,16 +54,19 @@ async def pass_on(
     return {work.kind: {"id": work.id}, "passed_on": error.message}
 
 
-def check_batch_route(endpoint: str, engines: Engines) -> None:
-    """Check that batches can use a route and that a served model supports it.
+def check_batch_route(endpoint: str, resources: Resources) -> None:
+    """Check that batches can use a route, that it is enabled, and that a served model supports it.
 
     Raises:
-        InvalidInput: Batches can't use the route, or no served model supports it.
+        InvalidInput: Batches can't use the route, it is disabled, or no served model supports it.
     """
     if endpoint not in BATCH_PATHS:
         raise InvalidInput(f"endpoint: one of {', '.join(BATCH_PATHS)}", param="endpoint")
     # vLLM's server has some routes of batches without /v1.
     paths = (endpoint, OpenAIJob(route=endpoint).path)
+    if not resources.settings.disabled.isdisjoint(f"POST {path}" for path in paths):
+        raise InvalidInput("endpoint: DISABLED_ROUTES disables this route", param="endpoint")
+    engines = resources.engines
     if not any(engine.body_keys(path) is not None for engine in engines for path in paths):
         names = ", ".join(base.model.names[0] for base in engines.base_models)
         message = f"endpoint: {names} can't answer this route"

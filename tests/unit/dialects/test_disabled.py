@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.batches import batch_request, line, results
+from support.batches import batch_request, line, results, to_jsonl
 from support.caller import Caller
-from support.engine.scripted import CHAT, ScriptedEngine, failure, tokens
+from support.engine.scripted import CHAT, ScriptedEngine, failure
 from support.fine_tunes import scripted_fine_tune
 
 from worker.dialects.table import ROUTES
@@ -135,10 +135,28 @@ async def test_the_openapi_document_omits_disabled_routes(caller: Caller, name: 
     assert names_in(left) < names_in(document)
 
 
-async def test_a_line_of_a_batch_with_a_disabled_route_fails(caller: Caller) -> None:
-    caller.engine.script = tuple(tokens("a"))
+async def test_a_batch_of_a_disabled_route_is_refused(caller: Caller) -> None:
     caller = Caller(caller.engine, caller.root, DISABLED_ROUTES=CHAT)
-    batch = (await caller.run_job(batch={"requests": [line("a")], "endpoint": CHAT}))["batch"]
+    file = await caller.post("/v1/files", purpose="batch", content="{}")
+    before = files_in(caller.root)
+    body = {"input_file_id": file["id"], "endpoint": CHAT}
+    errors = [
+        await caller.request_error("POST", "/v1/batches", **body),
+        failure(await caller.yields({"batch": batch_request(1)})),
+    ]
+    for error in errors:
+        assert (error["code"], error["param"]) == (400, "endpoint")
+        assert error["message"] == "endpoint: DISABLED_ROUTES disables this route"
+    assert (files_in(caller.root), caller.started_work) == (before, [])
+
+
+async def test_lines_fail_if_their_route_was_disabled_after_the_batch_was_created(
+    caller: Caller,
+) -> None:
+    file = await caller.post("/v1/files", purpose="batch", content=to_jsonl([line("a")]).decode())
+    batch = await caller.post("/v1/batches", input_file_id=file["id"], endpoint=CHAT)
+    caller = Caller(caller.engine, caller.root, DISABLED_ROUTES=CHAT)
+    batch = (await caller.run_job(batch={"id": batch["id"]}))["batch"]
     output, errors = results(caller.root, batch)
     response = errors["a"]["response"]
     assert (output, response["status_code"]) == ({}, 404)

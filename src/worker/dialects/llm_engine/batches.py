@@ -225,7 +225,7 @@ def _create_batch(request: RouteRequest, body: BatchCompletionsRequest, version:
         url, lines = convert(
             body, input_path, batches.limits, body.scheduler_priority if has_priorities else None
         )
-        check_batch_route(url, request.engines)
+        check_batch_route(url, request.resources)
         try:
             batches.files.receive(lines, filename=f"{batch_id}.jsonl", purpose="batch", id=file_id)
         except InputTooLarge:

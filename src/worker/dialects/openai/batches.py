@@ -22,7 +22,7 @@ async def create(request: RouteRequest) -> dict[str, Any]:
         InvalidInput: A field is invalid. The message names the field.
     """
     body = CreateBatch.from_body(request.body)
-    check_batch_route(body.endpoint, request.engines)
+    check_batch_route(body.endpoint, request.resources)
     batches = request.resources.batches
     batch_id = batches.id_for_job(request.request_id)
     stored_batch = StoredBatch.from_request(body, batch_id, body.input_file_id)
