@@ -14,9 +14,9 @@ import psutil
 ROOT = Path(__file__).parents[3]
 # In the command of a process that removes shared memory when its users have exited.
 TRACKER = "multiprocessing.resource_tracker"
-# Maximum seconds of trackers after the end of the others, and of all processes, some of which may
-# wait for a slow disk.
-TRACKERS_S, KILL_S = 10.0, 300.0
+# Maximum seconds until a new process has a command, of trackers after the end of the others, and of
+# all processes, some of which may wait for a slow disk.
+COMMAND_S, TRACKERS_S, KILL_S = 1.0, 10.0, 300.0
 
 
 class Lost(Exception):
@@ -85,8 +85,13 @@ def _kill_session(leader: int) -> None:
 
 
 def is_resource_tracker(process: psutil.Process) -> bool:
+    """Return whether a process is a tracker, as soon as its command is known."""
+    deadline = time.monotonic() + COMMAND_S
     with suppress(psutil.NoSuchProcess):
-        return TRACKER in " ".join(process.cmdline())
+        # A process has an empty command while it loads its program.
+        while not (command := process.cmdline()) and time.monotonic() < deadline:
+            time.sleep(0.001)
+        return TRACKER in " ".join(command)
     return False
 
 
