@@ -10,7 +10,7 @@ from table import LIBRARIES, SECTIONS, row
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS, TOTAL_GPU_SHARE, choose_option_defaults
 from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, UNSUPPORTED_OPTIONS
-from worker.limits.table import CHECKS
+from worker.limits.table import LIMITS
 from worker.settings import history
 from worker.settings.names import (
     CANONICAL_NAMES,
@@ -71,12 +71,12 @@ def build_limits_page() -> str:
     """Return the content of ``docs/reference/limits.md``."""
     introduction, _, notes = LIMITS_INTRODUCTION.read_text().partition("<!-- the table -->\n")
     parts = [introduction.rstrip()]
-    for check in CHECKS:
+    for limit in LIMITS:
         rows = (
             [" ".join(cell.split()) for cell in line.split("|")]
-            for line in check.limits.strip().split("\n")
+            for line in limit.limits.strip().split("\n")
         )
-        parts.append(f"## {check.name}\n\nFor {check.requests}.")
+        parts.append(f"## {limit.name}\n\n{limit.harm}")
         parts.append(_markdown_table(("limit", "maximum", "setting, or remedy"), rows))
     return "\n\n".join([*parts, notes.strip()]) + "\n"
 

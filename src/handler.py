@@ -25,10 +25,10 @@ from worker.errors import StartFailed, WorkerError
 from worker.failed_start import (
     CONCURRENCY,
     IDLE_TIMEOUT_S,
-    MAX_INPUT_VALUES,
     MAX_LIFETIME_S,
     FailedStartHandler,
 )
+from worker.limits.bodies import MAX_VALUES
 from worker.metrics import push
 from worker.process import exits, processor, stalls
 from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_queue
@@ -276,7 +276,7 @@ def run_sdk(engines: Engines, settings: Settings, *, test_api: bool = False) -> 
     if engines.has_engine:
         jobs = max_jobs_from_queue(settings.max_concurrency, engines.main_engine.slots)
     if client:
-        limits = LoopLimits(jobs, settings.shutdown_grace_s, settings.max_input_values)
+        limits = LoopLimits(jobs, settings.shutdown_grace_s, MAX_VALUES)
         background = BackgroundWork(worker, send)
         in_progress = sdk.reset_jobs_in_progress()
         loop = JobLoop(worker, client, limits, engines.died, in_progress, background)
@@ -304,7 +304,7 @@ def serve_jobs_failure(_: ProgramRun, failure: FailedStartHandler) -> None:
     from job_loop import LoopLimits, sdk  # noqa: PLC0415 - the SDK reads variables on import
 
     limits = LoopLimits(
-        CONCURRENCY, ENGINE_DEATH_GRACE_S, MAX_INPUT_VALUES, IDLE_TIMEOUT_S, MAX_LIFETIME_S
+        CONCURRENCY, ENGINE_DEATH_GRACE_S, MAX_VALUES, IDLE_TIMEOUT_S, MAX_LIFETIME_S
     )
     sdk.serve_failed_start(failure, limits)
 

@@ -207,25 +207,6 @@ ANSWER_ROWS = (
         "How answers are constrained to a schema, a grammar or a choice.",
     ),
     Row(
-        "STRUCTURED_COMPILE_S",
-        TOOLS,
-        "Compile time of structured outputs (s)",
-        "Maximum CPU seconds to compile a schema, a regex or a grammar, measured in a trial before "
-        "the engine gets it; on one or two cores, 2 if unset; `0`: no limit.",
-    ),
-    Row(
-        "STRUCTURED_MAX_NESTING",
-        TOOLS,
-        "Nesting of repetitions",
-        "Maximum nesting depth of counted repetitions in a regex or a grammar.",
-    ),
-    Row(
-        "STRUCTURED_MAX_REPETITIONS",
-        TOOLS,
-        "Repetitions",
-        "Maximum product of nested counted repetitions: `(a{9}){9}` is 81.",
-    ),
-    Row(
         "LIMIT_MM_PER_PROMPT",
         MEDIA,
         "Media in a prompt",

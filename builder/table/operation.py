@@ -173,25 +173,6 @@ OPERATION_ROWS = (
         "(413).",
     ),
     Row(
-        "MAX_INPUT_VALUES",
-        SECURITY,
-        "Values of an input",
-        "Maximum number of values in a job's input, at any depth, without token ids.",
-    ),
-    Row(
-        "MAX_INPUT_DEPTH",
-        SECURITY,
-        "Depth of an input",
-        "Maximum nesting depth of objects and lists in a job's input.",
-    ),
-    Row(
-        "MAX_INPUT_ITEMS",
-        SECURITY,
-        "Items of a list",
-        "Maximum number of items in a list of a job's input, unless they are token ids, and of "
-        "keys in an object.",
-    ),
-    Row(
         "SERVE_MAX_CONNECTIONS",
         SECURITY,
         "Connections of --serve",

@@ -7,11 +7,10 @@ from typing import Any
 
 from job_loop.connections import PostRequest
 from job_loop.wire import PlatformClient, PostFailed, PostNotDelivered, PostUncertain, backoff_s
+from worker.chunking import RESULT_LIMIT_BYTES
 from worker.errors import AnswerTooLarge, BrokenStream
 from worker.record import JobRecord, time_delivery
 
-# Maximum bytes of a result. The platform drops a result above 20 MB but completes the job.
-MAX_RESULT_BYTES = 19_000_000
 # Seconds from the first failure to the last retry of a post, if the job has no time limit.
 RETRY_S = 600.0
 
@@ -41,9 +40,9 @@ class Delivery:
         self._encoded_yields.append(encoded)
         self._result_bytes += len(encoded) + len(", ")
         self._record.chunks += 1
-        if self._result_bytes > MAX_RESULT_BYTES:
+        if self._result_bytes > RESULT_LIMIT_BYTES:
             raise AnswerTooLarge(
-                f"The answer has more than the {MAX_RESULT_BYTES:,} bytes that the platform "
+                f"The answer has more than the {RESULT_LIMIT_BYTES:,} bytes that the platform "
                 "stores: ask for less, or for fewer prompts in one job."
             )
         if self._record.is_whole:

@@ -56,7 +56,7 @@ def _parse_job(text: bytes, max_values: float) -> Any:
     try:
         if not _may_have_too_many_values(text, max_values) or _estimate_values(text) <= max_values:
             return json.loads(text)
-        reason = f"it has more than {max_values:,} values (MAX_INPUT_VALUES)"
+        reason = f"it has more than {max_values:,} values"
     except RecursionError:
         reason = "it is nested too deeply"
     except UnicodeDecodeError:

@@ -13,11 +13,11 @@ from typing import Any
 
 from worker import dialects
 from worker.bridge import Stream, call_at_task_end
-from worker.chunking import YIELD_LIMIT_BYTES, Chunker, Piece
+from worker.chunking import RESULT_LIMIT_BYTES, YIELD_LIMIT_BYTES, Chunker, Piece
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
 from worker.files import Files
-from worker.job import AnyJob, InputLimits, Job, LongJob, PromptListJob
+from worker.job import AnyJob, Job, LongJob, PromptListJob
 from worker.long_work.kinds import KINDS, WorkReference
 from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
 from worker.progress import SendProgress, report_progress
@@ -61,7 +61,6 @@ class Worker:
         """
         self._engines = engines
         self._settings = settings
-        self._budget = InputLimits.from_settings(settings)
         self._report = report
         self._yield_limit = yield_limit
         self._running = 0
@@ -229,9 +228,10 @@ class Worker:
         """
         if isinstance(payload, WorkerError):
             raise payload
+        max_megabytes = self._settings.max_input_mb
         if isinstance(payload, dict) and any(map(_has_list, map(payload.get, LONG_INPUT_KEYS))):
-            return await asyncio.to_thread(dialects.parse_input, payload, self._budget)
-        return dialects.parse_input(payload, self._budget)
+            return await asyncio.to_thread(dialects.parse_input, payload, max_megabytes)
+        return dialects.parse_input(payload, max_megabytes)
 
     async def _render_stream(
         self, job: Job, reply: Answer[Any], record: JobRecord
@@ -273,9 +273,12 @@ class Worker:
             while (pieces := await read()) is not None:
                 values += [piece.value for piece in pieces]
             (chunk,) = self._add_receipt([reply.render(values)], job, reply, record)
-            if (size := json_size(chunk)) > self._yield_limit:
+            limit = self._yield_limit
+            if record.is_whole:  # posted as a result only
+                limit = max(limit, RESULT_LIMIT_BYTES)
+            if (size := json_size(chunk)) > limit:
                 raise AnswerTooLarge(
-                    f"The answer has {size:,} bytes and a yield has at most {self._yield_limit:,}: "
+                    f"The answer has {size:,} bytes, and the platform takes at most {limit:,}: "
                     "ask for less: a stream, fewer tokens, fewer inputs, or base64 embeddings."
                 )
         # The status is set before the yield, because some callers request only one yield. The slot

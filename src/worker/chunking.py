@@ -13,6 +13,9 @@ T = TypeVar("T")
 YIELD_LIMIT_BYTES = 1_000_000
 ENVELOPE_BYTES = 50_000
 PIECES_LIMIT_BYTES = YIELD_LIMIT_BYTES - ENVELOPE_BYTES
+# The platform drops a result above 20 MB, but completes the job. An answer that is not streamed is
+# posted as a result only.
+RESULT_LIMIT_BYTES = 19_000_000
 
 
 @dataclass(frozen=True, slots=True)

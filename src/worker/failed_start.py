@@ -19,8 +19,6 @@ IDLE_TIMEOUT_S = 5.0
 MAX_LIFETIME_S = 120.0
 # Maximum number of concurrent jobs; each is answered immediately.
 CONCURRENCY = 100
-# Maximum number of values in a job; a larger job is not parsed, and gets the same error.
-MAX_INPUT_VALUES = 100_000
 
 # URLs stay, except those of files. A quoted path may contain any character; an unquoted one ends at
 # a space, or at punctuation that is not followed by more of a file name.

@@ -11,7 +11,7 @@ one, so these tests call the functions of the GPU runner directly, with arrays l
 import inspect
 import reprlib
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ from worker.engine.run.server import VllmServer
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.limits.parameters import BOUNDS, MAX_INT32, MAX_INT64, ListBound, NumberMapBound
-from worker.limits.table import CHECKS
+from worker.limits.table import LIMITS
 from worker.media import MediaLimits, MediaLoader
 from worker.media.fetcher import WebFetcher
 from worker.routes.vllm import ROUTES as VLLM_ROUTES
@@ -62,9 +62,16 @@ UNBOUNDED = {
         NAME,
     ),
     **dict.fromkeys(
-        "dimensions max_tokens_per_doc max_tokens_per_query min_p temperature top_n top_p".split(),
+        """
+        dimensions max_completion_tokens max_output_tokens max_tokens_per_doc max_tokens_per_query
+        max_tool_calls min_p presence_penalty frequency_penalty prompt_logprobs stream_interval
+        temperature top_n top_p truncate_prompt_tokens
+        """.split(),
         NUMBER,
     ),
+    "encoding_format": "one of two words",
+    "priority": "dropped, unless the engine schedules by priority",
+    "request_id": "dropped",
     "chat_template": "refused, unless the operator trusts callers with templates",
     "data": "only a plugin of the operator's reads it",
     "include": "a list of few words, as long as any list",
@@ -103,7 +110,7 @@ def keys() -> dict[str, frozenset[str]]:
 
 
 def test_every_key_is_bounded_or_needs_no_bound(keys: dict[str, frozenset[str]]) -> None:
-    bounded = frozenset().union(*(check.keys for check in CHECKS))
+    bounded = frozenset().union(*(limit.keys for limit in LIMITS))
     unknown = {
         path: sorted(names - bounded - UNBOUNDED.keys() - {*SHAPES[path].text_keys})
         for path, names in keys.items()
@@ -112,7 +119,7 @@ def test_every_key_is_bounded_or_needs_no_bound(keys: dict[str, frozenset[str]])
 
 
 def test_no_key_has_a_bound_and_is_listed_as_unbounded() -> None:
-    assert not UNBOUNDED.keys() & frozenset().union(*(check.keys for check in CHECKS))
+    assert not UNBOUNDED.keys() & frozenset().union(*(limit.keys for limit in LIMITS))
 
 
 def test_every_route_with_a_body_has_a_shape_with_its_text_keys(
@@ -212,7 +219,8 @@ def plan_params(params: dict[str, Any]) -> Any:
         job.sampling_params, {"max_tokens": 16}, is_streamed=False, limit=CONTEXT
     ).params
     result.update_from_generation_config({"eos_token_id": list(range(1_000, 1_010))}, 999)
-    check_bad_words(result.bad_words, ByteTokenizer())
+    tokenizer: Any = ByteTokenizer()
+    check_bad_words(result.bad_words, tokenizer)
     result.update_from_tokenizer(ByteTokenizer())
     return result
 
@@ -231,8 +239,8 @@ WORDS = [letter * 256 for letter in "abcd"]
         {"seed": -MAX_INT64 - 1},
         {"top_k": MAX_INT32},
         {"allowed_token_ids": [5] * 5_000},
-        {"allowed_token_ids": list(range(300))},
-        {"logit_bias": {str(number): (-1) ** number * 100 for number in range(300)}},
+        {"allowed_token_ids": list(range(1_024))},
+        {"logit_bias": {str(number): (-1) ** number * 100 for number in range(1_024)}},
         {"stop_token_ids": list(range(64)), "min_tokens": 1},
         {"logprob_token_ids": list(range(128))},
         {"bad_words": [str(number) for number in range(64)]},
@@ -297,13 +305,13 @@ def test_bad_words_are_counted_in_tokens(
 ) -> None:
     message = rf"{count or ''}.* tokens in all, .* at most 1,024"
     with pytest.raises(InvalidInput, match=message) as caught:
-        check_bad_words(words, tokenizer())
+        check_bad_words(words, cast("Any", tokenizer()))
     assert caught.value.param == "bad_words"
 
 
 @pytest.mark.parametrize("words", [["a" * 512], ["a" * 200] * 2, None, "a", [], ["a", 5], {"a": 1}])
 def test_bad_words_within_the_bound_pass_and_wrong_types_are_left_to_vllm(words: Any) -> None:
-    check_bad_words(words, SpaceTokenizer())
+    check_bad_words(words, cast("Any", SpaceTokenizer()))
     check_bad_words(["a" * 5_000], None)
 
 

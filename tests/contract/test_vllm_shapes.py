@@ -11,10 +11,11 @@ from support.effort import loop_iterations
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
 
-from worker.engine.run.requests.bodies import check_responses_input_items
+from worker.engine.run.requests.bodies import validate_responses_body
 from worker.engine.run.server import keep_invalid_tool_input
 from worker.engine.seam.translation import invalid_body_error, translate_errors
 from worker.errors import InvalidInput
+from worker.limits.bodies import check_items
 
 
 class Part(BaseModel):
@@ -115,7 +116,7 @@ VALID_ITEMS: list[dict[str, Any]] = [
 def test_the_first_invalid_item_is_named_and_the_others_are_not_validated(wrong: Any) -> None:
     def check() -> InvalidInput:
         with pytest.raises(InvalidInput) as caught:
-            check_responses_input_items({"input": [*VALID_ITEMS, *[wrong] * 400]})
+            check_items({"input": [*VALID_ITEMS, *[wrong] * 400]}, validate_responses_body)
         return caught.value
 
     refusal = check()
@@ -127,7 +128,7 @@ def test_the_first_invalid_item_is_named_and_the_others_are_not_validated(wrong:
 
 @pytest.mark.parametrize("items", [VALID_ITEMS * 100, "a", 5, None, [], [{}] * 16])
 def test_valid_items_pass_and_short_lists_are_left_to_vllm(items: Any) -> None:
-    check_responses_input_items({"input": items})
+    check_items({"input": items}, validate_responses_body)
 
 
 # Invalid tool input that a model wrote, in responses of Anthropic's API:

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from worker.limits.bodies import MAX_VALUES
 from worker.validation import StrictModel
 
 BOM = b"\xef\xbb\xbf"
@@ -97,7 +98,7 @@ class BatchLimits:
 
     max_lines: int
     max_line_bytes: int
-    max_line_values: int = 100_000
+    max_line_values: int = MAX_VALUES
 
 
 def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterator[InputLine]:

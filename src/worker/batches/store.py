@@ -42,7 +42,7 @@ class Batches(Records[Batch, StoredBatch]):
     ) -> None:
         super().__init__(settings, files)
         max_bytes = round(settings.max_input_mb * 1_000_000)
-        self.limits = BatchLimits(settings.batch_max_requests, max_bytes, settings.max_input_values)
+        self.limits = BatchLimits(settings.batch_max_requests, max_bytes)
         self._factories = factories
 
     def end(self, batch: Batch, status: EndStatus) -> BatchResult:

@@ -11,12 +11,12 @@ from worker.errors import InvalidInput, UnknownRoute
 from worker.job import (
     JOB_TYPES,
     AnyJob,
-    InputLimits,
     LongJob,
     OpenAIJob,
     PromptListJob,
     RawJob,
 )
+from worker.limits.bodies import DEFAULT_MEGABYTES, check_size
 from worker.long_work.kinds import KINDS
 from worker.routes import generation, lists
 from worker.routes.abilities import check_model_ability
@@ -55,14 +55,14 @@ accepted inputs:
   {"fine_tune": {"training_file": "file-...", "hyperparameters": {"n_epochs": 3}}}"""
 
 
-def parse_input(payload: Any, limits: InputLimits | None = None) -> AnyJob:
-    """Validate a job's ``input``; null values count as absent.
+def parse_input(payload: Any, max_megabytes: float = DEFAULT_MEGABYTES) -> AnyJob:
+    """Validate a job's ``input`` of at most ``max_megabytes``; null values count as absent.
 
     Raises:
         InputTooLarge: The input has too many bytes.
         InvalidInput: The message names the invalid field or lists the accepted inputs.
     """
-    (limits or InputLimits()).check_input(payload)
+    check_size(payload, max_megabytes)
     values = drop_nulls(payload) if isinstance(payload, dict) else {}
     if convert := CONVERTERS.get(str(values.get("format"))):
         del values["format"]

@@ -11,8 +11,9 @@ from worker.batches.step import WIND_DOWN_S, BatchStep
 from worker.dialects import table
 from worker.dialects.openai import objects
 from worker.errors import NoEngine, OnOtherVolume, WorkerError
-from worker.job import BatchJob, InputLimits
+from worker.job import BatchJob
 from worker.job.openai import BatchLine
+from worker.limits.bodies import check_size
 from worker.long_work import runner
 from worker.long_work.kinds import WorkReference
 from worker.progress import Progress
@@ -109,11 +110,11 @@ def _make_line_answerer(batch: Batch, resources: Resources) -> AnswerRequest:
     """Return the function that answers a batch's lines. Reads a file, so call it in a thread."""
     labels = batch.request.metadata or {}
     job_use = engine_use.get(EngineUse())
-    limits = InputLimits.from_settings(resources.settings)
+    max_megabytes = resources.settings.max_input_mb
     has_priorities = any(engine.model.has_priorities for engine in resources.engines)
 
     async def answer_line(url: str, body: dict[str, Any], request_id: str) -> tuple[Any, Usage]:
-        limits.check_input(body)
+        check_size(body, max_megabytes)
         if has_priorities:
             body = {"priority": LINE_PRIORITY, **body}
         line = BatchLine(route=url, method="POST", body=body)

@@ -5,14 +5,12 @@ from worker.job.batch import BatchJob
 from worker.job.fine_tune import FineTuneJob
 from worker.job.openai import OpenAIJob
 from worker.job.raw import PromptListJob, RawJob
-from worker.limits.budget import InputLimits
 
 __all__ = [
     "JOB_TYPES",
     "AnyJob",
     "BatchJob",
     "FineTuneJob",
-    "InputLimits",
     "Job",
     "LongJob",
     "OpenAIJob",

@@ -25,8 +25,8 @@ class OpenAIJob(Job):
     # The gateway's names of the fields ``route`` and ``body``.
     aliases: ClassVar[Mapping[str, str]] = {"route": "openai_route", "body": "openai_input"}
 
-    # Whether an answer that is not a stream must fit one yield.
-    must_fit_one_yield: ClassVar[bool] = True
+    # Whether an answer that is not a stream must fit a result of the platform.
+    must_fit_result: ClassVar[bool] = True
 
     route: str
     # None if the sender omits the method, as the gateway does: then derived from the body.
@@ -104,4 +104,4 @@ def _valid_or(default: T, adapter: TypeAdapter[T], value: Any) -> T:
 class BatchLine(OpenAIJob):
     """A request of a batch, whose answer is written to a file."""
 
-    must_fit_one_yield: ClassVar[bool] = False
+    must_fit_result: ClassVar[bool] = False

@@ -1,71 +1,88 @@
-"""Limits for lists in request bodies, and checks of keys that an operator has to allow."""
+"""Limits for the size of an input, and for keys that callers may not set on every worker.
 
-from collections.abc import Mapping
+``check_size`` walks over the input of a job, or a body over HTTP, before anything else reads it.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from worker.errors import InvalidInput
+from worker.errors import InputTooLarge, InvalidInput
 from worker.limits.spelling import STRUCTURED_OUTPUTS
 from worker.settings import Settings
 from worker.validation import MAX_KEY_LENGTH
 
+MEGABYTE = 1_000_000
+DEFAULT_MEGABYTES: float = Settings.model_fields["max_input_mb"].default
+# Bytes counted for each value: a number, a boolean, null or brackets. Text counts in addition.
+BYTES_PER_VALUE = 4
+# Maximum values of an input, and maximum token ids. Only lists of nothing but integers are token
+# ids. They don't count as values, since a context holds many and they are checked quickly.
+MAX_VALUES = 100_000
+MAX_TOKEN_IDS = 1_500_000
+MAX_DEPTH = 64
+
+# Limits for a path in an error message: characters of one name, and number of names.
+MAX_NAME_CHARACTERS = 64
+MAX_NAMES = 8
+
 # Key of custom arguments for sampling plugins and other extensions of vLLM.
 VLLM_XARGS = "vllm_xargs"
+TEMPLATE_KWARGS = "chat_template_kwargs"
+# Names that callers must not set: parameters of the functions that vLLM passes the template values
+# to, and functions that templates call. For example, a template is rendered and tokenized in one
+# call, where ``max_length`` and ``padding`` could request billions of tokens.
+RESERVED_TEMPLATE_NAMES = frozenset(
+    """
+    chat_template conversation conversations kwargs max_length messages model_config padding
+    raise_exception return_assistant_tokens_mask return_dict return_tensors self strftime_now
+    tokenize tokenizer tokenizer_kwargs tools truncation trust_remote_code
+    """.split()
+)
 # Encodings of embeddings that need a binary response. The worker's responses are JSON.
 BINARY_ENCODINGS = ("bytes", "bytes_only")
 
-# Maximum number of items in a list. vLLM keeps an error for each possible type of each wrong item.
-MAX_LIST_ITEMS = 2_048
-# Levels of nested objects and lists to check: enough for the parts of a message.
-MAX_CHECK_DEPTH = 4
-# Maximum number of items in the ``input`` of ``/v1/responses``, and of parts in each item. They
-# have the most possible types: the validation errors of 500 items take half a gigabyte.
-MAX_INPUT_ITEMS = 500
-MAX_ITEM_PARTS = 256
+# Key of the items in a body for ``/v1/responses``. No other list has items that can be of hundreds
+# of types. Maximum number of items that are left to the validation of vLLM's server.
+ITEMS_KEY = "input"
+MAX_UNCHECKED_ITEMS = 16
+
+# Place of a value: the place of its container, and its key or index there. None for the input.
+Place = tuple[Any, str | int] | None
 
 
-def check_list_lengths(value: Any, name: str = "", depth: int = MAX_CHECK_DEPTH) -> None:
-    """Refuse lists that vLLM would take long to validate, except lists of token ids.
-
-    ``name`` is the body's key that contains the value; empty for the body itself. ``depth`` is the
-    number of levels of objects and lists inside the value that are also checked.
+def check_size(payload: Any, max_megabytes: float = DEFAULT_MEGABYTES) -> None:
+    """Check the size of an input; without recursion, since a deep input would exhaust the stack.
 
     Raises:
-        InvalidInput: If a list is too long; the error names its key in the body.
+        InputTooLarge: If the input has too many bytes.
+        InvalidInput: If the input exceeds another limit.
     """
-    if isinstance(value, list) and set(map(type, value)) == {int}:
-        return
-    if isinstance(value, list) and len(value) > MAX_LIST_ITEMS:
-        message = f"{name}: {len(value):,} items, at most {MAX_LIST_ITEMS:,}"
-        raise InvalidInput(message, param=name)
-    if depth and isinstance(value, dict):
-        for key, nested in value.items():
-            check_list_lengths(nested, name or key, depth - 1)
-    elif depth and isinstance(value, list):
-        for item in value:
-            check_list_lengths(item, name, depth - 1)
+    max_bytes = int(max_megabytes * MEGABYTE)
+    value_count = id_count = size = 0
+    pending: list[tuple[Any, Place, int]] = [([payload], None, 0)]
+    while pending:
+        container, place, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise _limit_error(place, f"more than {MAX_DEPTH} levels deep")
+        size += BYTES_PER_VALUE * len(container)
+        if type(container) is list and _are_token_ids(container):
+            id_count += len(container)
+            if id_count > MAX_TOKEN_IDS:
+                message = f"with its {len(container):,} numbers the input has more than"
+                raise _limit_error(place, f"{message} {MAX_TOKEN_IDS:,} in lists of numbers")
+        else:
+            value_count += len(container)
+            if value_count > MAX_VALUES:
+                message = f"with its {len(container):,} items the input has more than"
+                raise _limit_error(place, f"{message} {MAX_VALUES:,} values")
+            size += _scan_container(container, place, depth, pending)
+        if size > max_bytes:
+            message = f"the input has more than {max_bytes:,} bytes (MAX_INPUT_MB)"
+            raise InputTooLarge(message, param=_dotted_path(place))
 
 
-def check_responses_input(items: Any) -> None:
-    """Check the number of items in ``input`` of ``/v1/responses``, and of parts in each item.
-
-    Raises:
-        InvalidInput: If there are too many items or parts.
-    """
-    if not isinstance(items, list):
-        return
-    if len(items) > MAX_INPUT_ITEMS:
-        raise InvalidInput(f"input: at most {MAX_INPUT_ITEMS} items", param="input")
-    objects = [item for item in items if isinstance(item, dict)]
-    for parts in (item.get(key) for item in objects for key in ("content", "output")):
-        if isinstance(parts, list) and len(parts) > MAX_ITEM_PARTS:
-            message = f"an item has {len(parts):,} parts, at most {MAX_ITEM_PARTS}"
-            raise InvalidInput(f"input: {message}", param="input")
-
-
-def check_restricted_keys(
-    body: Mapping[str, Any], settings: Settings, *, has_priorities: bool
-) -> None:
-    """Refuse keys that need the operator's permission, vLLM's private keys, and binary encodings.
+def check_operator_keys(body: Mapping[str, Any], settings: Settings) -> None:
+    """Refuse keys that need the operator's permission, or that lead into vLLM's own functions.
 
     Raises:
         InvalidInput: If the body has such a key; the error names it and any setting that allows it.
@@ -73,17 +90,85 @@ def check_restricted_keys(
     arguments = body.get(VLLM_XARGS)
     names = arguments.keys() - {*settings.allowed_xargs} if isinstance(arguments, dict) else ()
     for name in sorted(names):
-        place = f"{VLLM_XARGS}.{name[:MAX_KEY_LENGTH]}"
-        message = "it is not among those that ALLOWED_XARGS names"
-        raise InvalidInput(f"{place}: {message}", param=place)
+        raise _key_error(VLLM_XARGS, name, "it is not among those that ALLOWED_XARGS names")
+    kwargs = body.get(TEMPLATE_KWARGS)
+    for name in sorted(RESERVED_TEMPLATE_NAMES & kwargs.keys() if isinstance(kwargs, dict) else ()):
+        raise _key_error(TEMPLATE_KWARGS, name, "not allowed in a request: vLLM sets it itself")
     structured = body.get(STRUCTURED_OUTPUTS)
     for name in structured if isinstance(structured, dict) else ():
         if name.startswith("_"):
-            message = f"{STRUCTURED_OUTPUTS}: unknown key {name!r}"
-            raise InvalidInput(message, param=STRUCTURED_OUTPUTS)
-    if body.get("priority") and not has_priorities:
-        message = "requests are answered in their order: SCHEDULING_POLICY=priority uses it"
-        raise InvalidInput(f"priority: {message}", param="priority")
+            raise _key_error(STRUCTURED_OUTPUTS, name, "unknown key")
     if body.get("encoding_format") in BINARY_ENCODINGS:
         message = "encoding_format: float or base64, since answers are JSON"
         raise InvalidInput(message, param="encoding_format")
+
+
+def check_items(body: Mapping[str, Any], validate: Callable[[dict[str, Any]], None]) -> None:
+    """Check the items of a long ``input`` of ``/v1/responses`` up to the first wrong item.
+
+    vLLM's own check stores an error for each possible type of each wrong item. For 500 items, this
+    takes half a gigabyte, and blocks other requests for two seconds.
+
+    Args:
+        body: The body of a request.
+        validate: Validates a body as vLLM's server would.
+
+    Raises:
+        InvalidInput: If an item is wrong; the error names the field.
+    """
+    items = body.get(ITEMS_KEY)
+    if not isinstance(items, list) or len(items) <= MAX_UNCHECKED_ITEMS:
+        return
+    for index, item in enumerate(items):
+        try:
+            # Validate a whole request: its validators complete some items before they check them.
+            validate({ITEMS_KEY: [item]})
+        except InvalidInput as error:
+            place = f"{ITEMS_KEY}.{index}"
+            message = error.message.replace(f"{ITEMS_KEY}.0", place)
+            raise InvalidInput(message, param=place) from None
+
+
+def _are_token_ids(items: list[Any]) -> bool:
+    """Return whether a list contains only integers; booleans don't count as integers."""
+    return type(items[0]) is int and set(map(type, items)) == {int}
+
+
+def _scan_container(
+    values: Any, place: Place, depth: int, pending: list[tuple[Any, Place, int]]
+) -> int:
+    """Return the bytes of a container's keys and texts; append containers to ``pending``."""
+    items: Iterable[tuple[Any, Any]]
+    if isinstance(values, dict):
+        size, items = sum(map(len, values)), values.items()
+    else:
+        size, items = 0, enumerate(values)
+    for key, value in items:
+        kind = type(value)
+        if kind is str:
+            # ``isascii`` is immediate: Python stores whether a string is ASCII.
+            size += len(value) if value.isascii() else len(value.encode(errors="replace"))
+        elif value and (kind is dict or kind is list):
+            pending.append((value, (place, key) if depth else None, depth + 1))
+    return size
+
+
+def _limit_error(place: Place, message: str) -> InvalidInput:
+    name = _dotted_path(place)
+    return InvalidInput(f"{name or 'the input'}: {message}", param=name)
+
+
+def _key_error(holder: str, name: str, message: str) -> InvalidInput:
+    place = f"{holder}.{name[:MAX_KEY_LENGTH]}"
+    return InvalidInput(f"{place}: {message}", param=place)
+
+
+def _dotted_path(place: Place) -> str | None:
+    """Return a shortened path such as openai_input.messages.0.content; None for the whole input."""
+    names: list[str] = []
+    while place is not None:
+        place, name = place
+        names.append(str(name)[:MAX_NAME_CHARACTERS])
+    if len(names) > MAX_NAMES:
+        names = [*names[: MAX_NAMES // 2], "...", *names[-MAX_NAMES // 2 :]]
+    return ".".join(reversed(names)) or None

@@ -5,7 +5,7 @@ that does not fit raises in the step that all requests share, and the engine die
 bound the work for each token, or keep numbers finite.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +49,7 @@ class ListBound:
         if not isinstance(items, list):
             return None
         if len(items) > self.max_items:
-            return f"{len(items):,} of them, at most {self.max_items}"
+            return f"{len(items):,} of them, at most {self.max_items:,}"
         lengths = [len(item) for item in items if isinstance(item, str)]
         if self.max_characters and max(lengths, default=0) > self.max_characters:
             return f"one has {max(lengths):,} characters, at most {self.max_characters}"
@@ -58,7 +58,7 @@ class ListBound:
     @property
     def description(self) -> str:
         characters = f", each of {self.max_characters} characters" if self.max_characters else ""
-        return f"{self.max_items} items{characters}"
+        return f"{self.max_items:,} items{characters}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,12 +72,12 @@ class NumberMapBound:
         if not isinstance(value, dict):
             return None
         if len(value) > self.max_items:
-            return f"{len(value):,} of them, at most {self.max_items}"
+            return f"{len(value):,} of them, at most {self.max_items:,}"
         return next(filter(None, map(self.value_bound.violation_message, value.values())), None)
 
     @property
     def description(self) -> str:
-        return f"{self.max_items} keys, each value {self.value_bound.description}"
+        return f"{self.max_items:,} keys, each value {self.value_bound.description}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,31 +106,21 @@ Bound = NumberBound | ListBound | NumberMapBound | ObjectBound
 _INT32 = NumberBound(-MAX_INT32, MAX_INT32)
 _STRINGS = ListBound(64, max_characters=256)
 
-# Parameters that vLLM itself limits are not repeated here: temperature, top_p, min_p.
+# vLLM's own limits are not repeated here. The lists are as long as the arrays on a GPU, which also
+# hold the model's own ids for the end of a text; the comparisons and ``stop`` take time in each
+# step; the penalties divide by a power of the length, or overflow in 32 bits.
 BOUNDS: dict[str, Bound] = {
-    "max_tokens": _INT32,
-    "max_completion_tokens": _INT32,
-    "max_output_tokens": _INT32,
-    "min_tokens": _INT32,
     "top_k": _INT32,
-    "logprobs": _INT32,
-    "top_logprobs": _INT32,
-    "prompt_logprobs": _INT32,
-    "truncate_prompt_tokens": _INT32,
     "thinking_token_budget": _INT32,
     "routed_experts_prompt_start": _INT32,
-    "stream_interval": _INT32,
-    "max_tool_calls": _INT32,
     "seed": NumberBound(-MAX_INT64 - 1, MAX_INT64),
     "stop": _STRINGS,
     "stop_sequences": _STRINGS,
     "bad_words": _STRINGS,
     "stop_token_ids": ListBound(64),
-    "allowed_token_ids": ListBound(300),
+    "allowed_token_ids": ListBound(1_024),
     "logprob_token_ids": ListBound(128),
-    "logit_bias": NumberMapBound(300, NumberBound(-100, 100)),
-    "presence_penalty": NumberBound(-2, 2),
-    "frequency_penalty": NumberBound(-2, 2),
+    "logit_bias": NumberMapBound(1_024, NumberBound(-100, 100)),
     "repetition_penalty": NumberBound(0, 10, is_exclusive=True),
     "length_penalty": NumberBound(-10, 10),
     # ``worker.limits.work`` bounds the work that they multiply to.
@@ -157,6 +147,34 @@ def check_parameter_bounds(params: Mapping[str, Any], holder: str) -> None:
     for name in BOUNDS.keys() & params.keys():
         if message := BOUNDS[name].violation_message(params[name]):
             raise param_error(name, message, holder)
+
+
+def check_bad_words(
+    words: Any, count_tokens: Callable[[list[str]], int], limit: int, holder: str
+) -> None:
+    """Refuse bad words with too many tokens in total: on a GPU the engine would die.
+
+    vLLM itself refuses values that aren't lists of strings.
+
+    Args:
+        words: The value of ``bad_words``.
+        count_tokens: Returns the number of tokens of some words, as vLLM counts them.
+        limit: Maximum number of tokens.
+        holder: Name of the object with the words, for messages; empty for a body.
+
+    Raises:
+        InvalidInput: If the words have too many tokens.
+    """
+    if not isinstance(words, list) or set(map(type, words)) != {str}:
+        return
+    # Counting takes 40 us a word, and a few words fit with any tokenizer: a character of ASCII is
+    # one token at most. vLLM encodes each word twice, once with a space in front, and a tokenizer
+    # may add another space.
+    if all(map(str.isascii, words)) and sum(2 * len(word) + 4 for word in words) <= limit:
+        return
+    if (count := count_tokens(words)) > limit:
+        message = f"{count:,} tokens in all, with and without a space in front; at most {limit:,}"
+        raise param_error("bad_words", message, holder)
 
 
 def remove_duplicate_items(params: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,8 @@ from dataclasses import dataclass
 CONVERSATION_KEYS = ("messages", "system", "instructions")
 # Further keys that a chat template can render.
 TEMPLATE_KEYS = ("tools", "chat_template_kwargs", "documents")
-
-# Characters per token that limit the length of a text. Only runs of spaces or dashes are longer
-# tokens. Texts of up to ``EXEMPT_CHARACTERS`` are exempt, since tokenizing them takes no time.
-MAX_CHARACTERS_PER_TOKEN = 32
-EXEMPT_CHARACTERS = 1_000_000
-# Maximum characters to tokenize, or tokens to detokenize, if the response contains all of them.
-MAX_ECHO_SIZE = 1_000_000
+# Keys that become text at the latest in a chat template: any value that JSON has is allowed.
+RENDERED_KEYS = frozenset({*CONVERSATION_KEYS, *TEMPLATE_KEYS, "input", "metadata"})
 
 
 @dataclass(frozen=True, slots=True)

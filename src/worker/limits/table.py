@@ -1,6 +1,9 @@
-"""All limits for requests, in the order of their checks.
+"""All limits of a request, in the order of the checks, each with the harm that it prevents.
 
-``check_request`` runs ``CHECKS`` for requests of all forms: bodies of routes, lines of batches, raw
+A request is refused only if it is wrong for its API, or if it would harm others. What vLLM's own
+server accepts, and harms nobody, is accepted.
+
+``check_request`` runs ``LIMITS`` for requests of all forms: bodies of routes, lines of batches, raw
 jobs and the items of lists. A row without a function names the module that does the check: when the
 input arrives, or when the tokenizer or vLLM's objects are available. ``docs/reference/limits.md``
 is generated from this table. A contract test fails for a key of vLLM's that is neither in a row nor
@@ -12,9 +15,10 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any
 
-from worker.chunking import PIECES_LIMIT_BYTES
-from worker.limits import bodies, budget, parameters, shapes, structured, tools, work
-from worker.limits.shapes import RAW_SHAPE, TEMPLATE_KEYS, BodyShape
+from worker.chunking import RESULT_LIMIT_BYTES
+from worker.limits import bodies, grammars, parameters, texts, work
+from worker.limits.shapes import TEMPLATE_KEYS, BodyShape
+from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS
 from worker.media import walker
 from worker.settings import Settings
 
@@ -29,35 +33,35 @@ class RequestToCheck:
         settings: The operator's settings.
         holder: Name of the object with the sampling parameters; empty if it is the body.
         max_answer_bytes: Maximum bytes of the response; infinite if the response comes in parts.
-        has_priorities: Whether the engine schedules requests by priority.
     """
 
     values: Mapping[str, Any]
     shape: BodyShape
     settings: Settings
     holder: str = ""
-    max_answer_bytes: float = PIECES_LIMIT_BYTES
-    has_priorities: bool = False
+    max_answer_bytes: float = RESULT_LIMIT_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class CheckRow:
+class Limit:
     """A row of the table: limits that are checked together.
 
     Args:
         name: Heading of the row.
-        requests: The requests that the limits apply to, as text.
         keys: The keys of a body that the limits apply to; empty if they don't depend on keys.
         limits: The limits as text, one per line: the limited quantity | the maximum with its unit |
             a setting, or another remedy.
+        harm: Measured harm of a request that exceeds them, to others or to its own answer.
+        attacks: Names of the hostile requests that show the harm (``tests/support/tables``).
         function: Checks a request, and raises ``RequestError``; None if ``module`` does the check.
         module: Module that does the check, for a row without a function.
     """
 
     name: str
-    requests: str
     keys: frozenset[str]
     limits: str
+    harm: str
+    attacks: tuple[str, ...]
     function: Callable[[RequestToCheck], None] | None = None
     module: str = ""
 
@@ -68,7 +72,7 @@ def check_request(request: RequestToCheck) -> None:
     Raises:
         RequestError: If the request exceeds a limit, or has a refused key; it names the key.
     """
-    for row in CHECKS:
+    for row in LIMITS:
         if row.function:
             row.function(request)
 
@@ -77,22 +81,7 @@ def _check_denied_keys_and_media(request: RequestToCheck) -> None:
     walker.refuse_denied_keys(request.values)
     # Called for its errors only: the media are fetched and checked later.
     walker.find_media(request.values, request.shape.text_keys)
-
-
-def _check_list_lengths(request: RequestToCheck) -> None:
-    if request.shape is not RAW_SHAPE:  # the lists of a raw job are validated up to the first error
-        bodies.check_list_lengths(request.values)
-
-
-def _check_restricted_keys(request: RequestToCheck) -> None:
-    bodies.check_restricted_keys(
-        request.values, request.settings, has_priorities=request.has_priorities
-    )
-
-
-def _check_responses_input(request: RequestToCheck) -> None:
-    if request.shape.accepts_items:
-        bodies.check_responses_input(request.values.get("input"))
+    bodies.check_operator_keys(request.values, request.settings)
 
 
 def _check_requested_work(request: RequestToCheck) -> None:
@@ -105,20 +94,8 @@ def _check_requested_work(request: RequestToCheck) -> None:
     )
 
 
-def _check_structured_outputs(request: RequestToCheck) -> None:
-    values = request.values
-    if request.shape is RAW_SHAPE:  # its tools are only rendered: they constrain no output
-        values = {key: value for key, value in values.items() if key != "tools"}
-    limits = structured.StructuredOutputLimits.from_settings(request.settings)
-    limits.check_constraints(values, request.holder, request.shape.text_keys)
-
-
 def _join_quoted_names(names: Iterable[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names))
-
-
-def _join_maximums(maximums: Mapping[str, int]) -> str:
-    return "; ".join(f"{name} {maximum:,}" for name, maximum in maximums.items())
 
 
 def _parameter_bound_lines() -> Iterator[str]:
@@ -130,98 +107,78 @@ def _parameter_bound_lines() -> Iterator[str]:
         yield f"{', '.join(names)} | {description} |"
 
 
-_DEFAULTS = {name: field.default for name, field in Settings.model_fields.items()}
-_SERVER_ROUTES = "routes of vLLM's server"
-_ALL_REQUESTS = "jobs and bodies of every form"
+def _denied_key_lines() -> Iterator[str]:
+    """Yield a line for each reason, with the keys that are refused for it."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in walker.DENIED_KEYS.items():
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        yield f"{_join_quoted_names(names)} | none | {reason}"
 
-CHECKS = (
-    CheckRow(
+
+_DEFAULTS = {name: field.default for name, field in Settings.model_fields.items()}
+
+LIMITS = (
+    Limit(
         "Inputs",
-        "all jobs, and bodies over HTTP",
         frozenset(),
         f"""
         text, keys and numbers, as UTF-8 | {_DEFAULTS["max_input_mb"]:g} MB; more is 413 \
         | `MAX_INPUT_MB`
-        values, at any depth | {_DEFAULTS["max_input_values"]:,} | `MAX_INPUT_VALUES`
-        nesting depth of objects and lists | {_DEFAULTS["max_input_depth"]} | `MAX_INPUT_DEPTH`
-        items of a list, keys of an object | {_DEFAULTS["max_input_items"]:,} | `MAX_INPUT_ITEMS`
+        values, at any depth | {bodies.MAX_VALUES:,} | a batch, or several jobs
+        nesting depth of objects and lists | {bodies.MAX_DEPTH} |
         token ids: numbers in lists of nothing else, which count as bytes only \
-        | {budget.MAX_TOKEN_IDS:,} |
-        characters of a key | {budget.MAX_KEY_CHARACTERS} |
-        bits of an integer | 64 |
+        | {bodies.MAX_TOKEN_IDS:,} |
         """,
-        module="worker.limits.budget",
+        "vLLM stores an error for each type that each wrong value could have: half a gigabyte, "
+        "while all others wait. Libraries recurse.",
+        ("500,000 messages of 0", "0, then 60,000 empty messages", "100,000 levels of tools"),
+        module="worker.limits.bodies",
     ),
-    CheckRow(
+    Limit(
         "Lists of raw jobs",
-        "raw jobs with `prompts` or `messages_list`",
         frozenset(),
         f"""
-        items | {work.MAX_PROMPTS:,} | several jobs, or a batch
+        items of `prompts` or `messages_list` | {work.MAX_PROMPTS:,} | several jobs, or a batch
         `sampling_params` for each item, with parameters outside of them that all items repeat \
         | {work.MAX_REPEATED_CHARACTERS:,} characters in all | write them into `sampling_params`
         """,
+        "Each item is a request with a copy of them.",
+        ("10,001 prompts",),
         module="worker.job.raw",
     ),
-    CheckRow(
+    Limit(
         "Keys that are the operator's",
-        _ALL_REQUESTS,
-        frozenset({*walker.DENIED_KEYS, tools.TEMPLATE_KWARGS, bodies.VLLM_XARGS}),
-        "\n".join(f"`{name}` | none | {reason}" for name, reason in walker.DENIED_KEYS.items()),
+        frozenset({*walker.DENIED_KEYS, bodies.TEMPLATE_KWARGS, bodies.VLLM_XARGS}),
+        "\n".join(
+            (
+                *_denied_key_lines(),
+                f"`{bodies.VLLM_XARGS}` | none by default | `ALLOWED_XARGS` lists the keys",
+                "`encoding_format` | `float` or `base64` | answers are JSON",
+                f"`tokenizer`, `max_length` and other names in `{bodies.TEMPLATE_KWARGS}` that "
+                "vLLM sets itself, or that templates call | none |",
+            )
+        ),
+        "They reach other machines, other callers' media, files, or functions of vLLM that kill "
+        "the engine or take all memory.",
+        ("kv_transfer_params in vllm_xargs", "a picture with a uuid", "tokenizer", "max_length"),
         _check_denied_keys_and_media,
     ),
-    CheckRow(
-        "Lists",
-        _SERVER_ROUTES,
-        frozenset(),
-        f"items of a list that is not of token ids | {bodies.MAX_LIST_ITEMS:,} |",
-        _check_list_lengths,
-    ),
-    CheckRow(
-        "Keys that an operator can allow",
-        _SERVER_ROUTES,
-        frozenset({bodies.VLLM_XARGS, "priority", "encoding_format"}),
-        f"""
-        `{bodies.VLLM_XARGS}` | none by default | `ALLOWED_XARGS` lists the keys
-        `priority` | none by default | `SCHEDULING_POLICY=priority`
-        `encoding_format` | `float` or `base64` | answers are JSON
-        """,
-        _check_restricted_keys,
-    ),
-    CheckRow(
-        "Responses",
-        "`/v1/responses`",
-        frozenset({"input"}),
-        f"""
-        items of `input` | {bodies.MAX_INPUT_ITEMS} |
-        parts of an item | {bodies.MAX_ITEM_PARTS} |
-        """,
-        _check_responses_input,
-    ),
-    CheckRow(
-        "Tools and templates",
-        _ALL_REQUESTS,
-        frozenset({"tools", "tool_choice", "messages", "input", tools.TEMPLATE_KWARGS}),
-        f"""
-        `tools` | {tools.MAX_TOOLS} |
-        names of tools and functions, wherever they occur | 64 letters, digits and `._-` |
-        keys of `{tools.TEMPLATE_KWARGS}` \
-        | {tools.MAX_TEMPLATE_VALUES}, each of 64 letters, digits and `_` |
-        keys that vLLM sets there, or templates call: {_join_quoted_names(tools.RESERVED_NAMES)} \
-        | none |
-        """,
-        lambda request: tools.check_tools(request.values),
-    ),
-    CheckRow(
+    Limit(
         "Sampling parameters",
-        _ALL_REQUESTS,
         frozenset(parameters.BOUNDS),
         "\n".join(_parameter_bound_lines()),
+        "vLLM's runner for GPUs has arrays of this size: a larger value raises in the step that "
+        "all requests share, and the engine dies. Stop strings are searched for each token. "
+        "Penalties overflow. OpenAI's API has the same range for `logit_bias`.",
+        (
+            *("seed 2**63", "600 allowed ids", "logit_bias of 1,025 ids"),
+            *("129 stop ids with min_tokens", "beam length_penalty -400", "100,000 stop strings"),
+        ),
         lambda request: parameters.check_parameter_bounds(request.values, request.holder),
     ),
-    CheckRow(
+    Limit(
         "Choices, and the work that they multiply",
-        _ALL_REQUESTS,
         frozenset({"n", "best_of", "logprobs", "top_logprobs", "min_tokens", "max_tokens"}),
         f"""
         `n`, `best_of` | {work.MAX_CHOICES} |
@@ -235,7 +192,7 @@ CHECKS = (
         the same times `max_tokens`, with several choices and no stream \
         | {work.MAX_UNSTREAMED_LOGPROBS:,}; more is 413 | a stream
         the same times `min_tokens`, with no stream \
-        | what fits into one yield; more is 413 | a stream
+        | what fits a result ({RESULT_LIMIT_BYTES / 1e6:g} MB); more is 413 | a stream
         log probabilities of a prompt's token, with several choices: `n` times \
         (1 + `prompt_logprobs`, or with `echo` 1 + `logprobs`) \
         | {work.MAX_PROMPT_LOGPROBS} | fewer choices
@@ -250,48 +207,32 @@ CHECKS = (
         {work.MIN_COSTLY_COMPARISONS:,} for a token {work.MAX_CONCURRENT_COMPARISONS:,}, \
         and others wait | fewer choices
         """,
+        "All of this happens in the step that all requests share: 5 to 10 us for a log "
+        "probability, 0.05 us for a comparison.",
+        (
+            *("n 256 with 20 logprobs, 60 tokens", "n 112 with repetition_detection"),
+            *("60 long prompts with echo and 20 logprobs", "100 prompts with n 16"),
+        ),
         _check_requested_work,
     ),
-    CheckRow(
-        "Structured outputs, tools, and unknown keys",
-        _ALL_REQUESTS,
-        structured.CONSTRAINT_KEYS,
-        f"""
-        characters | {_join_maximums(structured.MAX_CHARACTERS)} |
-        nesting depth of objects and lists | {structured.MAX_DEPTH} |
-        properties | {structured.MAX_PROPERTIES:,} |
-        values, or choices | {structured.MAX_VALUES:,} |
-        branches of `allOf`, `anyOf`, `oneOf` | {structured.MAX_BRANCHES:,} |
-        {_join_quoted_names(structured.SIZE_KEYWORDS)} | {structured.MAX_SIZE:,} |
-        regular expressions | {structured.MAX_PATTERNS:,} |
-        rules, lines, alternatives of a grammar; alternatives of a regular expression \
-        | {structured.MAX_RULES:,}; {structured.MAX_LINES:,}; {structured.MAX_ALTERNATIVES:,} |
-        nested counts: `(a{{9}}){{9}}`, also through the rules of a grammar; with `*` \
-        and `+` one more in a rule | {_DEFAULTS["structured_max_nesting"]} \
-        | `STRUCTURED_MAX_NESTING`
-        product of these counts | {_DEFAULTS["structured_max_repetitions"]:,} \
-        | `STRUCTURED_MAX_REPETITIONS`
-        `$ref` | only within the same schema, so it begins with `#` |
-        """,
-        _check_structured_outputs,
-    ),
-    CheckRow(
+    Limit(
         "Long texts",
-        _ALL_REQUESTS,
-        frozenset(TEMPLATE_KEYS),  # and the texts of each route (worker.routes.vllm)
+        frozenset({*TEMPLATE_KEYS, "tools"}),  # and the texts of each route (worker.routes.vllm)
         f"""
         characters of a text, or of a conversation | the tokens of the context times the \
-        characters of the longest token; above {shapes.EXEMPT_CHARACTERS:,} characters \
-        {shapes.MAX_CHARACTERS_PER_TOKEN} \
+        characters of the longest token; above {texts.EXEMPT_CHARACTERS:,} characters \
+        {texts.MAX_CHARACTERS_PER_TOKEN} \
         per token | `truncate_prompt_tokens`, where a route has it; a longer `MAX_MODEL_LEN`
         token ids of a prompt | the tokens of the context | `MAX_MODEL_LEN`
-        characters for `/tokenize`, tokens for `/detokenize` | {shapes.MAX_ECHO_SIZE:,} |
+        characters for `/tokenize`, tokens for `/detokenize` | {texts.MAX_ECHO_SIZE:,} |
         """,
-        module="worker.engine.run.requests.texts",
+        "They can't fit the context, but tokenizing takes a second for a few megabytes, in one of "
+        "few threads.",
+        ("900 KB", "3 MB with token strings", "5 MB, cut to 10 tokens"),
+        module="worker.limits.texts",
     ),
-    CheckRow(
+    Limit(
         "Media",
-        "conversations, inputs of embeddings, and texts to score",
         frozenset(),
         f"""
         media of a request | {_DEFAULTS["media_max_parts"]} | `MEDIA_MAX_PARTS`
@@ -301,28 +242,38 @@ CHECKS = (
         fetching and checking all of them | {_DEFAULTS["media_fetch_timeout_s"]:g} seconds \
         | `MEDIA_FETCH_TIMEOUT_S`
         """,
+        "A small file can become gigabytes of pixels, and an address can lead into the network of "
+        "the worker.",
+        (),
         module="worker.media.loader",
     ),
-    CheckRow(
+    Limit(
         "Bad words",
-        _ALL_REQUESTS,
         frozenset({"bad_words"}),
         "tokens in total, with and without a leading space | 1,024 "
         "| `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS`",
-        module="worker.engine.run.requests.bodies",
+        "The engine dies on a GPU.",
+        ("a bad word of 1,100 words",),
+        module="worker.limits.parameters",
     ),
-    CheckRow(
-        "Trial of structured outputs",
-        "all requests that generate text, with the backend `xgrammar`",
-        structured.CONSTRAINT_KEYS,
+    Limit(
+        "Grammars",
+        GUIDED_KEYS | GUIDED_OBJECTS | {"response_format", "text", "output_config", "tool_choice"},
         f"""
-        compiling one | {_DEFAULTS["structured_compile_s"]:g} seconds of one core; on one or two \
-        cores 2 if unset | `STRUCTURED_COMPILE_S`
-        applying it to one token | 0.1 seconds of one core |
-        the same for one token of each choice, on average | 0.05 seconds | fewer choices
-        the same for one token, if each further token takes ever longer | 0.01 seconds |
-        memory to compile one | 2 GB |
+        characters | {grammars.MAX_CHARACTERS:,} |
+        compiling | {grammars.MAX_COMPILE_S:g} seconds of one core; \
+        {grammars.SINGLE_THREAD_COMPILE_S:g} on a machine with one or two |
+        parsing | {grammars.MAX_PARSE_S:g} seconds |
+        applying it to one token | {grammars.MAX_TOKEN_S:g} seconds of one core |
+        the same for one token of each choice, on average \
+        | {grammars.MAX_CHOICES_TOKEN_S:g} seconds | fewer choices
+        the same for one token, if each further token takes ever longer \
+        | {grammars.MAX_GROWING_TOKEN_S:g} seconds |
+        memory to compile it | {grammars.MAX_MEMORY_BYTES >> 30} GB |
         """,
-        module="worker.engine.run.grammar.process",
+        "The engine compiles grammars without a limit of time, and follows them in the step that "
+        "all requests share: seconds for a token of a few nested counts.",
+        ("three nested repetitions", "nested repetitions in a pattern", "6,000 properties"),
+        module="worker.engine.run.grammar.gate",
     ),
 )

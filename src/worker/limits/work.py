@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Any
 
+from worker.chunking import RESULT_LIMIT_BYTES
 from worker.errors import AnswerTooLarge, InvalidInput
 from worker.limits.parameters import parse_number
 
@@ -21,8 +22,8 @@ MAX_LIST_LOGPROBS_PER_STEP = 512
 MANY_ALTERNATIVES = 32
 MAX_MANY_LOGPROBS_PER_STEP = 256
 # Maximum log probabilities of an answer with several choices that is not streamed, if each choice
-# has ``max_tokens``: ten times as many as can fit one yield.
-MAX_UNSTREAMED_LOGPROBS = 200_000
+# has ``max_tokens``: as many as fit a result at least.
+MAX_UNSTREAMED_LOGPROBS = RESULT_LIMIT_BYTES // BYTES_PER_LOGPROB
 # Maximum log probabilities for one token of a prompt. Each choice computes the prompt again.
 MAX_PROMPT_LOGPROBS = 32
 # Maximum log probabilities of several prompts, or of a prompt for several choices, in an answer
@@ -93,7 +94,7 @@ def check_requested_work(
     max_logprobs = prompt_count * per_step * max_tokens
     is_excessive = max_answer_bytes < inf and choices > 1 and max_logprobs > MAX_UNSTREAMED_LOGPROBS
     if min_bytes > max_answer_bytes or is_excessive:
-        message = "so many log probabilities do not fit one yield: ask for fewer, or for a stream"
+        message = "the log probabilities do not fit one result: ask for fewer, or for a stream"
         raise AnswerTooLarge(f"{holder}logprobs: {message}", param="logprobs")
 
 
@@ -142,7 +143,7 @@ def _check_prompt_logprobs(
     total = per_token * sum(map(_estimate_tokens, prompts))
     is_several = choices * len(prompts) > 1
     if is_several and not params.get("stream") and total > MAX_PROMPT_LOGPROBS_PER_ANSWER:
-        message = "so many log probabilities do not fit one answer: send fewer prompts"
+        message = "the log probabilities do not fit one answer: send fewer prompts"
         raise AnswerTooLarge(f"{holder}{names[0]}: {message}", param=names[0])
 
 

@@ -31,7 +31,6 @@ DENIED_KEYS = {
     "video_embeds": _NO_TENSORS,
     "kv_transfer_params": _NO_CACHE_TRANSFER,
     "ec_transfer_params": _NO_CACHE_TRANSFER,
-    "request_id": "it is the job's id",
 }
 OPTION_OBJECT_KEYS = ("chat_template_kwargs", "vllm_xargs", "extra_body", "extra_args")
 
@@ -41,7 +40,7 @@ DENIED_PART_KEYS = {
     # another caller's image, a caller could read that image or replace it.
     "uuid": "media are known by their contents",
     "image_pil": _NO_TENSORS,
-    **{name: reason for name, reason in DENIED_KEYS.items() if name != "request_id"},
+    **DENIED_KEYS,
 }
 
 # Keys of media that vLLM accepts as URLs.

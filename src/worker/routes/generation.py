@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
-from worker.chunking import PIECES_LIMIT_BYTES, ChunkPolicy, Piece
+from worker.chunking import PIECES_LIMIT_BYTES, RESULT_LIMIT_BYTES, ChunkPolicy, Piece
 from worker.engine import Delta, Engine
 from worker.job import RawJob
 from worker.limits.shapes import RAW_SHAPE
@@ -59,7 +59,7 @@ def make_answer(
     Raises:
         RequestError: The job exceeds a limit.
     """
-    max_bytes = math.inf if job.is_streamed else PIECES_LIMIT_BYTES
+    max_bytes = math.inf if job.is_streamed else RESULT_LIMIT_BYTES
     check_request(
         RequestToCheck(job.body_to_check, RAW_SHAPE, settings, SAMPLING_PARAMS, max_bytes)
     )

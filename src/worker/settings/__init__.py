@@ -167,9 +167,6 @@ class Settings(BaseModel):
     shutdown_grace_s: NonNegativeFloat = 25
     allowed_xargs: NameList = ()
     max_input_mb: PositiveFloat = 20
-    max_input_values: PositiveInt = 100_000
-    max_input_depth: PositiveInt = 64
-    max_input_items: PositiveInt = 10_000
     min_model_len: PositiveInt = 1024
     max_engine_restarts: Annotated[int, Field(ge=0)] = 2
     engine_hang_s: NonNegativeFloat = 8
@@ -182,9 +179,6 @@ class Settings(BaseModel):
     raw_openai_output: Boolean = True
     stream_whole_answers: Boolean = False
     strict_requests: Boolean = False
-    structured_compile_s: NonNegativeFloat = 30
-    structured_max_repetitions: PositiveInt = 10_000
-    structured_max_nesting: PositiveInt = 2
     system_prompt: str | None = None
     disabled_routes: RouteList = ()
     allow_unload_lora_adapter: Boolean = False

@@ -74,7 +74,7 @@ async def test_a_job_with_too_many_values_is_refused_without_parsing(input_json:
     )
     assert found == texts
     assert refused_job["id"] == "bad"
-    assert "more than 5 values (MAX_INPUT_VALUES)" in refused_job["input"].message
+    assert "more than 5 values" in refused_job["input"].message
     assert await parse_response(bad.encode(), max_values=7) == json.loads(bad)
     (alone,) = await parse_response(bad.encode(), max_values=5)
     assert alone["input"].message == refused_job["input"].message
@@ -98,5 +98,5 @@ async def test_a_loop_refuses_a_job_with_too_many_values() -> None:
     async with Emulator() as emulator, run_job_loop(emulator, values=9) as platform:
         refused_job = await platform.run(*({"a": 1} for _ in range(10)))
         answered = await platform.run({"a": 1})
-    assert "more than 9 values (MAX_INPUT_VALUES)" in str(refused_job.error)
+    assert "more than 9 values" in str(refused_job.error)
     assert answered.output == [{"a": 1}]

@@ -218,7 +218,7 @@ async def test_posts_stop_at_the_jobs_time_limit_or_after_ten_minutes(
 async def test_a_result_that_is_too_large_fails_its_job(
     platform: Platform, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "MAX_RESULT_BYTES", 1000)
+    monkeypatch.setattr(delivery, "RESULT_LIMIT_BYTES", 1000)
     job = await platform.run("a" * 600, "b" * 600, stream=True)
     assert error_of(job)["code"] == 413
     assert "more than the 1,000 bytes" in error_of(job)["message"]

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from support.effort import cpu_seconds, loop_iterations
 
-from worker.limits import repetitions
 from worker.media import containers
 
 SOURCE = Path(__file__).parents[3] / "src" / "worker"
@@ -26,8 +25,6 @@ TRUSTED_FILES = (
     "store/",
 )
 
-# This file composes its expressions from parts.
-COMPOSED_FILE = "limits/repetitions.py"
 # This file has its expressions in a table; they match the beginnings of media files.
 SIGNATURES_FILE = "media/containers.py"
 # This file has its expressions in a table; they match messages of vLLM, cut to 2,000 characters.
@@ -94,9 +91,6 @@ def find_expressions() -> Iterator[Any]:
         methods = {function} if function != "compile" else find_methods()[names[id(call)]]
         for method in sorted(methods):
             yield pytest.param(compiled, method, id=f"{file}:{call.lineno}-{method}")
-    for name, compiled in vars(repetitions).items():
-        if isinstance(compiled, re.Pattern):
-            yield pytest.param(compiled, "finditer", id=f"{COMPOSED_FILE}:{name}")
     for kind, beginnings in containers.SIGNATURES.items():
         for beginning, type_ in beginnings:
             yield pytest.param(
@@ -144,7 +138,7 @@ def find_slow_input(pattern: re.Pattern[str], method: str) -> str | None:
 def test_every_expression_is_tested() -> None:
     files = {file for file, call, _ in find_calls() if not isinstance(call.args[0], ast.Constant)}
     untrusted_files = {file for file in files if not file.startswith(TRUSTED_FILES)}
-    assert untrusted_files <= {COMPOSED_FILE, SIGNATURES_FILE, MESSAGES_FILE}
+    assert untrusted_files <= {SIGNATURES_FILE, MESSAGES_FILE}
     assert len(list(find_expressions())) > 10
     for file, tree in parse_sources().items():
         for node in ast.walk(tree):

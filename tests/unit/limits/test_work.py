@@ -36,10 +36,10 @@ def body(route: str = CHAT, **fields: Any) -> dict[str, Any]:
         ({"n": 2, "best_of": 256, "logprobs": 20}, 400),
         # The token itself counts as well: 64 times 17.
         ({"n": 64, "logprobs": 16}, 400),
-        # The response can't fit into a yield, or only if nearly all choices end early.
-        ({"logprobs": 20, "min_tokens": 1_200}, 413),
+        # The response can't fit into a result, or only if nearly all choices end early.
+        ({"logprobs": 20, "min_tokens": 23_000}, 413),
         ({"n": 32, "logprobs": 20, "max_tokens": 1_000}, 413),
-        ({"n": 2, "logprobs": 20, "max_tokens": 5_000}, 413),
+        ({"n": 2, "logprobs": 20, "max_tokens": 12_000}, 413),
     ],
 )
 async def test_too_many_log_probabilities_are_refused(params: Any, code: int) -> None:
@@ -52,7 +52,7 @@ async def test_too_many_log_probabilities_are_refused(params: Any, code: int) ->
 
 
 async def test_tokens_above_the_maximum_of_the_operator_do_not_count() -> None:
-    job = raw(n=2, logprobs=20, max_tokens=5_000)
+    job = raw(n=2, logprobs=20, max_tokens=12_000)
     (answer,) = await run_job(job, *tokens("a"), MAX_OUTPUT_TOKENS="7")
     assert "error" not in answer
 
@@ -62,7 +62,7 @@ async def test_tokens_above_the_maximum_of_the_operator_do_not_count() -> None:
     [
         raw(n=256, max_tokens=60),
         raw(n=256, logprobs=0, max_tokens=60),
-        raw(n=4, logprobs=5, max_tokens=4_096),
+        raw(n=10, logprobs=5, max_tokens=4_096),
         raw(logprobs=20, max_tokens=100_000),
         # A stream may have more.
         {**raw(n=32, logprobs=20, max_tokens=1_000), "stream": True},
@@ -73,7 +73,7 @@ async def test_tokens_above_the_maximum_of_the_operator_do_not_count() -> None:
         body(n=2, logprobs=False, max_tokens=150_000),
     ],
 )
-async def test_requests_whose_response_may_fit_into_a_yield_are_computed(
+async def test_requests_whose_response_may_fit_into_a_result_are_computed(
     job: dict[str, Any],
 ) -> None:
     assert "error" not in (await run_job(job, *tokens("a")))[-1]

@@ -23,7 +23,7 @@ from worker.dialects.llm_engine.batch_requests import (
 from worker.dialects.llm_engine.completions import RENAMED_KEYS
 from worker.errors import InvalidInput
 from worker.files import FILE_PREFIX, Files
-from worker.limits.budget import MAX_TOKEN_IDS
+from worker.limits.bodies import MAX_TOKEN_IDS
 from worker.validation import drop_nulls, name_field_in_errors
 from worker.volume import ids, translate_os_errors
 
@@ -252,7 +252,7 @@ class _JSONFile:
             if self._number_count > MAX_TOKEN_IDS:
                 raise InvalidInput(f"a value in it contains more than {MAX_TOKEN_IDS:,} numbers")
             if self._value_count > max_values:
-                message = f"more than {max_values:,} values that are no numbers (MAX_INPUT_VALUES)"
+                message = f"more than {max_values:,} values that are no numbers"
                 raise InvalidInput(f"a value in it contains {message}")
             yield event, value
 

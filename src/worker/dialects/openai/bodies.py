@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from worker.chunking import PIECES_LIMIT_BYTES
+from worker.chunking import RESULT_LIMIT_BYTES
 from worker.dialects.openai.ranking import Ranking
 from worker.engine import Engine
 from worker.errors import InvalidInput
@@ -68,13 +68,9 @@ def prepare_body(
     """
     body = remove_duplicate_items(drop_nulls(job.body or {}))
     known_keys = engine.body_keys(route.path) or frozenset()
-    max_bytes = PIECES_LIMIT_BYTES if job.must_fit_one_yield and not job.stream else math.inf
-    has_priorities = engine.model.has_priorities
-    check_request(
-        RequestToCheck(
-            body, route.shape, settings, max_answer_bytes=max_bytes, has_priorities=has_priorities
-        )
-    )
+    max_bytes = RESULT_LIMIT_BYTES if job.must_fit_result and not job.stream else math.inf
+    _drop_ineffective_keys(body, engine, route.path, request_id, is_strict=settings.strict_requests)
+    check_request(RequestToCheck(body, route.shape, settings, max_answer_bytes=max_bytes))
     body.setdefault("model", engine.model.names[0])
     if route.prepare_conversation:
         route.prepare_conversation(body, job, settings.system_prompt)
@@ -125,6 +121,23 @@ def _keys_ignored_by_beam_search(body: dict[str, Any]) -> list[str]:
     """Return the parameters that beam search ignores and whose values would have an effect."""
     names = sorted(body.keys() & BEAM_SEARCH_IGNORES.keys())
     return [name for name in names if body[name] and body[name] != BEAM_SEARCH_IGNORES[name]]
+
+
+def _drop_ineffective_keys(
+    body: dict[str, Any], engine: Engine, path: str, request_id: str, *, is_strict: bool
+) -> None:
+    """Drop the caller's id of the request, and its priority if the engine has none.
+
+    Raises:
+        InvalidInput: The worker is strict.
+    """
+    reasons = {"request_id": "it is the job's id"}
+    if not engine.model.has_priorities:
+        reasons["priority"] = "requests are answered in their order: SCHEDULING_POLICY=priority"
+    for name in reasons.keys() & body.keys():
+        if body.pop(name) and is_strict:
+            raise InvalidInput(f"{name}: {reasons[name]}", param=name)
+        _log_no_effect(name, path, request_id)
 
 
 def _drop_thinking_budget(body: dict[str, Any], path: str, request_id: str) -> None:

@@ -93,7 +93,7 @@ class InProcessEngine:
         arguments, settings = self._arguments, self._settings
         tasks = await client.get_supported_tasks()
         # All cores share one trial, which caches its results.
-        self._tester = self._tester or create_grammar_tester(client, settings)
+        self._tester = self._tester or create_grammar_tester(client)
         ChargedRequests(client)
         # The gate must be in place before the server uses the client.
         GrammarGate(client, self._tester)

@@ -18,7 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from worker import asgi
-from worker.engine.run.requests.bodies import check_bad_words, check_responses_input_items
+from worker.engine.run.requests.bodies import check_bad_words, validate_responses_body
 from worker.engine.run.requests.long_requests import LongRequestQueue
 from worker.engine.run.requests.refusals import sanitize_message, silence_refusals
 from worker.engine.run.requests.texts import (
@@ -32,7 +32,8 @@ from worker.engine.seam.patches import EXCEPTION_HANDLERS, OUTPUT_LIMIT, SANITIZ
 from worker.engine.seam.protocols import Client, RequestMetadata
 from worker.engine.seam.translation import translate_errors
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
-from worker.limits.shapes import EMPTY_SHAPE, RAW_SHAPE, BodyShape
+from worker.limits.bodies import check_items
+from worker.limits.shapes import EMPTY_SHAPE, RAW_SHAPE, RENDERED_KEYS, BodyShape
 from worker.media import MediaLoader
 from worker.media.walker import find_media
 from worker.record import Usage
@@ -134,7 +135,7 @@ class VllmServer:
                 body, has_media = await self.media.inline_media(body, shape.text_keys)
             with translate_errors(self._client, has_media=has_media):
                 if shape.accepts_items:
-                    check_responses_input_items(body or {})
+                    check_items(body or {}, validate_responses_body)
                 check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
                 data = b"" if body is None else _encode_json(body)
                 method = "GET" if body is None else "POST"
@@ -193,10 +194,10 @@ def _encode_json(body: Mapping[str, Any]) -> bytes:
 
     Raises:
         ValueError: If the body has half of a surrogate pair, or NaN.
-        OverflowError: If an integer has more than 64 bits.
+        OverflowError: If an integer outside of the conversation has more than 64 bits.
     """
     # Try to encode: vLLM would notice too late that a value can't be sent to its core.
-    msgspec.msgpack.encode(body)
+    msgspec.msgpack.encode({key: body[key] for key in body.keys() - RENDERED_KEYS})
     return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
 
 

@@ -11,13 +11,21 @@ from typing import Any
 
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
-from vllm.v1.structured_output.utils import grammar_is_likely_lark
+from vllm.v1.structured_output.utils import choice_as_grammar, grammar_is_likely_lark
 
+from worker.engine.run.grammar.schemas import find_largest
 from worker.engine.run.grammar.trial import Grammar, GrammarTester
 from worker.engine.seam.patches import GENERATE
 from worker.engine.seam.protocols import Client, RequestOutput, Tokenizer
 from worker.errors import EngineBusy
-from worker.settings import Settings
+from worker.limits.grammars import (
+    MAX_CHARACTERS,
+    MAX_CHOICES_TOKEN_S,
+    MAX_COMPILE_S,
+    MAX_TOKEN_S,
+    SINGLE_THREAD_COMPILE_S,
+    SINGLE_THREAD_CPUS,
+)
 
 # JSON schemas with fewer characters skip the trial, unless they contain a costly keyword.
 SMALL_SCHEMA_CHARACTERS = 1_000
@@ -25,22 +33,19 @@ COSTLY_KEYWORDS = ("pattern", "$ref", "Length", "Items", "nProperties", "xProper
 
 # Seconds of CPU time above which a grammar is slow; the core gets slow grammars one at a time.
 SLOW_CPU_S = 0.1
-# Maximum seconds of CPU time to follow a grammar for one token of each choice, on average.
-MAX_STEP_S = 0.05
 # Maximum number of slow grammars to remember as compiled.
 MAX_COMPILED = 1_000
-# Default limit for a grammar, in seconds of CPU time, on machines with at most
-# ``SINGLE_THREAD_CPUS``. There the engine core compiles in a single thread, and all other grammars
-# wait.
-SINGLE_THREAD_LIMIT_S = 2.0
-SINGLE_THREAD_CPUS = 2
 
 REFUSAL_MESSAGES = {
-    "slow": "it takes too long to compile or to follow: at most {limit:g} s (STRUCTURED_COMPILE_S)",
+    "slow": (
+        "it takes more than {limit:g} s to compile, or {token:g} s to follow for a token: other "
+        "requests would wait"
+    ),
     "large": "it takes too much memory to compile",
     "nothing": "nothing satisfies it",
     "failed": "it can't be compiled: perhaps counts in it are too large",
 }
+SIZE_MESSAGE = "{size:,} characters, at most {limit:,}"
 CHOICES_MESSAGE = (
     "it takes {step_s:.2g} s to follow for a token, times {choices} choices; at most {limit:g} s: "
     "ask for fewer choices"
@@ -80,25 +85,42 @@ class GrammarGate:
         self, grammar: Grammar | None, choices: int, outputs: Callable[[], Stream]
     ) -> Stream:
         """Yield the outputs of a request; raise vLLM's own exception if its grammar is refused."""
-        if self._tester and grammar:
-            try:
-                result = await self._tester.try_grammar(grammar)
-            except EngineBusy as busy:
-                # The caller can be vLLM's server, which handles only vLLM's own exceptions.
-                unavailable = HTTPStatus.SERVICE_UNAVAILABLE
-                raise GracefulHTTPError(busy.message, unavailable) from busy
-            if result.outcome in REFUSAL_MESSAGES:
-                raise _refusal(REFUSAL_MESSAGES[result.outcome].format(limit=self._tester.limit_s))
-            if choices * (step_s := result.step_s) > MAX_STEP_S:
-                message = CHOICES_MESSAGE.format(step_s=step_s, choices=choices, limit=MAX_STEP_S)
-                raise _refusal(message)
-            if result.seconds > SLOW_CPU_S:
-                await self._wait_to_compile(grammar.cache_key, result.seconds)
+        if grammar:
+            await self._check_grammar(grammar, choices)
         async with contextlib.aclosing(outputs()) as generated:
             async for output in generated:
                 if any(choice.finish_reason == "error" for choice in output.outputs):
                     raise _refusal(REFUSAL_MESSAGES["nothing"])
                 yield output
+
+    async def _check_grammar(self, grammar: Grammar, choices: int) -> None:
+        """Try a grammar, and wait until the core may compile it.
+
+        Raises:
+            Exception: vLLM's own, if the grammar is refused.
+        """
+        if (size := len(grammar.spec)) > MAX_CHARACTERS:
+            message = SIZE_MESSAGE.format(size=size, limit=MAX_CHARACTERS)
+            raise _refusal(message, find_largest(grammar.spec))
+        if self._tester is None:
+            return
+        try:
+            result = await self._tester.try_grammar(grammar)
+        except EngineBusy as busy:
+            # The caller can be vLLM's server, which handles only vLLM's own exceptions.
+            unavailable = HTTPStatus.SERVICE_UNAVAILABLE
+            raise GracefulHTTPError(busy.message, unavailable) from busy
+        if result.outcome in REFUSAL_MESSAGES:
+            message = REFUSAL_MESSAGES[result.outcome]
+            place = result.place or find_largest(grammar.spec)
+            limits = {"limit": self._tester.limit_s, "token": MAX_TOKEN_S}
+            raise _refusal(message.format(**limits), place)
+        if choices * (step_s := result.step_s) > MAX_CHOICES_TOKEN_S:
+            limit = MAX_CHOICES_TOKEN_S
+            message = CHOICES_MESSAGE.format(step_s=step_s, choices=choices, limit=limit)
+            raise _refusal(message)
+        if result.seconds > SLOW_CPU_S:
+            await self._wait_to_compile(grammar.cache_key, result.seconds)
 
     async def _wait_to_compile(self, key: bytes, seconds: float) -> None:
         """Wait until the core compiles no other slow grammar, unless it has cached this grammar."""
@@ -115,20 +137,18 @@ class GrammarGate:
         asyncio.get_running_loop().call_later(seconds, self._compile_lock.release)
 
 
-def create_grammar_tester(client: Client, settings: Settings) -> GrammarTester | None:
+def create_grammar_tester(client: Client) -> GrammarTester | None:
     """Create the tester of grammars for a client.
 
-    Returns None if the operator has disabled the trial, if vLLM uses another backend than
-    xgrammar, or if there is no tokenizer.
+    Returns None if vLLM uses another backend than xgrammar, or if there is no tokenizer.
     """
     config = client.vllm_config
-    limit_s = settings.structured_compile_s
-    if "structured_compile_s" not in settings.model_fields_set:
-        limit_s = SINGLE_THREAD_LIMIT_S if (os.cpu_count() or 1) <= SINGLE_THREAD_CPUS else limit_s
+    has_one_thread = (os.cpu_count() or 1) <= SINGLE_THREAD_CPUS
+    limit_s = SINGLE_THREAD_COMPILE_S if has_one_thread else MAX_COMPILE_S
     tokenizer = client.renderer.tokenizer
     # The trial compiles with xgrammar only.
     is_xgrammar = config.structured_outputs_config.backend == "xgrammar"
-    if not (limit_s and is_xgrammar and tokenizer):
+    if not (is_xgrammar and tokenizer):
         return None
     vocabulary = client.model_config.get_vocab_size()
     return GrammarTester(partial(_describe_tokenizer, config, tokenizer, vocabulary), limit_s)
@@ -150,11 +170,14 @@ def _grammar_to_try(structured: Any, *, is_compact: bool) -> Grammar | None:
         return Grammar("lark" if is_lark else "ebnf", structured.grammar)
     if structured.structural_tag is not None:
         return Grammar("structural_tag", structured.structural_tag)
+    if structured.choice:
+        spec = choice_as_grammar(structured.choice)
+        return Grammar("ebnf", spec) if len(spec) > SMALL_SCHEMA_CHARACTERS else None
     return None
 
 
-def _refusal(reason: str) -> Exception:
-    message = f"structured output: {reason}"
+def _refusal(reason: str, place: str = "") -> Exception:
+    message = f"structured output: {place}: {reason}" if place else f"structured output: {reason}"
     error: Exception = VLLMValidationError(message, parameter="structured_outputs")
     return error
 

@@ -1,16 +1,21 @@
 """Process that compiles grammars for the worker, to find out whether they compile.
 
 The process compiles each grammar in a fork, with limits of time and memory that the kernel
-enforces. The fork then chooses some tokens that the grammar allows, to find out how long each token
-takes. The process exits when its standard input is closed, and the forks exit with it.
+enforces. The fork then walks through the grammar: it chooses some tokens that the grammar allows,
+to find out how long each token takes. The regular expressions in a schema are tried on their own,
+too, since no short walk leads through all of them. The process exits when its standard input is
+closed, and the forks exit with it.
 """
 
 import json
+import mmap
 import os
+import random
 import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,27 +24,41 @@ import numpy as np
 import xgrammar as xgr
 
 from worker.children import run_in_fork
+from worker.engine.run.grammar.schemas import find_places
+from worker.limits.grammars import (
+    MAX_GROWING_TOKEN_S,
+    MAX_MEMORY_BYTES,
+    MAX_PARSE_S,
+    MAX_TOKEN_S,
+)
 
-# Bytes of memory that a fork may use in addition to the memory of this process.
-EXTRA_MEMORY_BYTES = 2 << 30
-# Limits for a trial: seconds of CPU time for parsing the grammar, which vLLM repeats later on the
-# worker's event loop; seconds of CPU time for one token; number of tokens to choose, and seconds
-# of CPU time for all of them.
-MAX_PARSE_S = 0.5
-MAX_STEP_S = 0.1
+# Tokens of a walk, and seconds of CPU time for all of them.
 MAX_STEPS = 384
 MAX_STEPS_S = 1.0
-# If tokens take ever longer, CPU seconds on average of the last ones; and the ratio of these tokens
-# to those in the middle. It is 2 if the time grows with the length, and 4 if with its square.
-MAX_GROWING_STEP_S = 0.01
+# Limit for a single token, which may take longer than all others: the kernel ends the trial.
+MAX_WALKS_S = 5.0
+# Random walks: the probability of each to leave the part of the text that it is in. One that never
+# leaves finds a slow part at the beginning, and the others find slow parts behind short ones.
+LEAVING = (0.0, 0.02, 0.1, 0.3)
+RANDOM_WALK_S = 0.25
+# Characters of tokens that lead from one part of a JSON text to the next.
+SEPARATORS = b' \t\r\n{}[]":,'
+# Vocabulary for the regular expressions in a schema. Compiling takes as long as the vocabulary is
+# large, but nested counts are slow with any.
+CHARACTERS = [*map(chr, range(32, 127)), "<end>"]
+# Bytes for the place of a problem, which a fork that the kernel ends leaves to this process.
+PLACE_BYTES = 512
+# Tokens take ever longer if the last ones take this many times as long as those in the middle. The
+# ratio is 2 if the time grows with the length, and 4 if with its square.
 GROWTH = 3
 AVERAGED_STEPS = 24
 
 # Niceness of the process: it yields the CPU to the engine and the jobs, but still makes progress.
 NICENESS = 10
 
-# Outcome of a trial, CPU seconds to compile (0 if not compiled), and CPU seconds for a token.
-Result = tuple[str, float, float]
+# Outcome of a trial, CPU seconds to compile (0 if not compiled), CPU seconds for a token, and the
+# place of the problem in a schema (empty if it is unknown).
+Result = tuple[str, float, float, str]
 # Outcomes of a trial. vLLM itself reports the mistake in an invalid grammar.
 FINE, INVALID, FAILED = "fine", "invalid", "failed"
 SLOW, LARGE, NOTHING = "slow", "large", "nothing"
@@ -51,38 +70,44 @@ def main() -> None:
     os.nice(NICENESS)
     # A crash of xgrammar must not leave a core dump.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Numbers of the requests by the process ids of their forks, which write results themselves.
-    request_numbers: dict[int, int] = {}
-    signal.signal(signal.SIGCHLD, lambda *_: reap_forks(request_numbers))
+    # The requests' numbers and places, by the process ids of their forks, which write results
+    # themselves.
+    forks: dict[int, tuple[int, mmap.mmap]] = {}
+    signal.signal(signal.SIGCHLD, lambda *_: reap_forks(forks))
     setup = json.loads(sys.stdin.buffer.readline())
     info = xgr.TokenizerInfo.deserialize_json(setup["tokenizer"])
-    compiler = xgr.GrammarCompiler(info, max_threads=1, cache_enabled=False)
+    trial = Trial(info)
     for line in sys.stdin.buffer:
         request = json.loads(line)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-        pid = run_in_fork(partial(try_and_report, request, compiler, info.vocab_size))
-        request_numbers[pid] = request["number"]
+        place = mmap.mmap(-1, PLACE_BYTES)
+        pid = run_in_fork(partial(try_and_report, request, trial, place))
+        forks[pid] = request["number"], place
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
 
-def try_and_report(request: dict[str, Any], compiler: Any, vocabulary: int) -> None:
+def try_and_report(request: dict[str, Any], trial: "Trial", place: mmap.mmap) -> None:
     """Try a grammar in a fork, and write the result."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
-    write_result(request["number"], try_grammar(request, compiler, vocabulary))
+    write_result(request["number"], trial.try_grammar(request, place))
 
 
-def reap_forks(request_numbers: dict[int, int]) -> None:
+def reap_forks(forks: dict[int, tuple[int, mmap.mmap]]) -> None:
     """Reap exited forks on SIGCHLD; write results for those that failed, or that a limit killed."""
-    while request_numbers:
+    while forks:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if not pid:
             return
-        number = request_numbers.pop(pid)
+        number, place = forks.pop(pid)
         if status:
             signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
             outcomes: dict[int | None, str] = {signal.SIGPROF: SLOW, None: FAILED}
             outcome = outcomes.get(signal_number, LARGE)
-            write_result(number, (outcome, 0.0, 0.0))
+            write_result(number, (outcome, 0.0, 0.0, read_place(place)))
+
+
+def read_place(place: mmap.mmap) -> str:
+    return place[:].rstrip(b"\0").decode(errors="ignore")
 
 
 def write_result(number: int, result: Result) -> None:
@@ -90,31 +115,150 @@ def write_result(number: int, result: Result) -> None:
     os.write(sys.stdout.fileno(), json.dumps([number, *result]).encode() + b"\n")
 
 
-def try_grammar(request: dict[str, Any], compiler: Any, vocabulary: int) -> Result:
-    """Limit this fork, and try a grammar."""
-    signal.setitimer(signal.ITIMER_PROF, request["limit_s"])
-    signal.signal(signal.SIGPROF, signal.SIG_DFL)
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + EXTRA_MEMORY_BYTES
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    started_at = time.process_time()
-    failure = INVALID  # vLLM itself will report the grammar's mistake
-    try:
-        grammar = parse_grammar(**request)
-        if time.process_time() - started_at > MAX_PARSE_S:
-            return SLOW, 0.0, 0.0
-        failure = FAILED
-        compiled = compiler.compile_grammar(grammar)
-        seconds = time.process_time() - started_at
-        signal.setitimer(signal.ITIMER_PROF, request["limit_s"])
+class Trial:
+    """Compiles grammars for a tokenizer, and walks through them. Use in a fork, for one grammar."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._compiler = CompilerWithWalks(tokenizer)
+        characters = xgr.TokenizerInfo(CHARACTERS, stop_token_ids=[len(CHARACTERS) - 1])
+        self._regex_compiler = CompilerWithWalks(characters)
+
+    def try_grammar(self, request: dict[str, Any], place: mmap.mmap) -> Result:
+        """Limit this fork, and try a grammar; ``place`` contains the place that is being tried."""
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        restart_timer(request["limit_s"])
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        limit = pages * resource.getpagesize() + MAX_MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        started_at = time.process_time()
+        failure = INVALID  # vLLM itself will report the grammar's mistake
+        try:
+            grammar = parse_grammar(**request)
+            if time.process_time() - started_at > MAX_PARSE_S:
+                return SLOW, 0.0, 0.0, ""
+            failure = FAILED
+            if request["kind"] in ("json", "structural_tag") and self._has_slow_regex(
+                request["spec"], place
+            ):
+                return SLOW, 0.0, 0.0, read_place(place)
+            restart_timer(request["limit_s"])
+            started_at = time.process_time()
+            compiled = self._compiler.compile(grammar)
+            seconds = time.process_time() - started_at
+            outcome, step_s = self._compiler.walk_all_ways(compiled)
+        except MemoryError:
+            return LARGE, 0.0, 0.0, ""
+        except (RuntimeError, ValueError, TypeError, KeyError):
+            return failure, 0.0, 0.0, ""
+        return outcome, seconds, step_s, ""
+
+    def _has_slow_regex(self, spec: str, found: mmap.mmap) -> bool:
+        """Return whether a schema has a slow regular expression; its place is in ``found``."""
+        tried: set[str] = set()
+        for place in find_places(spec):
+            found[:] = (
+                (place.description or "a pattern")
+                .encode(errors="replace")[:PLACE_BYTES]
+                .ljust(PLACE_BYTES, b"\0")
+            )
+            for regex in {*place.regexes} - tried:
+                tried.add(regex)
+                try:
+                    compiled = self._regex_compiler.compile(xgr.Grammar.from_regex(regex))
+                except RuntimeError:
+                    continue  # a mistake, which vLLM itself will report
+                if self._regex_compiler.walk_all_ways(compiled)[0] == SLOW:
+                    return True
+        found[:] = bytes(PLACE_BYTES)
+        return False
+
+
+class CompilerWithWalks:
+    """Compiles grammars for a vocabulary, and walks through them."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._compiler = xgr.GrammarCompiler(tokenizer, max_threads=1, cache_enabled=False)
+        self._vocabulary: int = tokenizer.vocab_size
+        self._separators = np.zeros(self._vocabulary, bool)
+        self._spaces = np.zeros(self._vocabulary, bool)
+        for index, token in enumerate(tokenizer.decoded_vocab):
+            self._separators[index] = not token.strip(SEPARATORS)
+            self._spaces[index] = not token.strip()
+
+    def compile(self, grammar: Any) -> Any:
+        return self._compiler.compile_grammar(grammar)
+
+    def walk_all_ways(self, compiled: Any) -> tuple[str, float]:
+        """Return the outcome of several walks, and the most CPU seconds for a token."""
+        restart_timer(MAX_WALKS_S)
         # One way through the grammar may be short and the other slow.
-        ways = [try_tokens(xgr.GrammarMatcher(compiled), vocabulary, way) for way in (-1, 0)]
-        outcome = next((outcome for outcome, _ in ways if outcome != FINE), FINE)
-        return outcome, seconds, max(step_s for _, step_s in ways)
-    except MemoryError:
-        return LARGE, 0.0, 0.0
-    except (RuntimeError, ValueError, TypeError, KeyError):
-        return failure, 0.0, 0.0
+        walks = [self._walk(compiled, partial(_choose_by_index, index)) for index in (-1, 0)]
+        for leaving in LEAVING:
+            if all(outcome == FINE for outcome, _ in walks):
+                choose = partial(self._choose_randomly, random.Random(leaving), leaving)
+                walks.append(self._walk(compiled, choose, RANDOM_WALK_S))
+        outcome = next((outcome for outcome, _ in walks if outcome != FINE), FINE)
+        return outcome, max(step_s for _, step_s in walks)
+
+    def _choose_randomly(
+        self, source: random.Random, leaving: float, allowed: np.ndarray, previous: int
+    ) -> int:
+        """Return the previous token or another one within this part of a text, or a separator."""
+        inner, separators = allowed & ~self._separators, allowed & self._separators & ~self._spaces
+        if inner.any() and (source.random() >= leaving or not separators.any()):
+            if previous >= 0 and inner[previous]:
+                return previous
+            choices = np.flatnonzero(inner)
+        else:
+            choices = np.flatnonzero(separators if separators.any() else allowed)
+        return int(choices[source.randrange(len(choices))])
+
+    def _walk(
+        self,
+        compiled: Any,
+        choose: Callable[[np.ndarray, int], int],
+        max_s: float = MAX_STEPS_S,
+    ) -> tuple[str, float]:
+        """Let a grammar accept some tokens, one after another.
+
+        Return the outcome, and CPU seconds for a token, on average of the last ones. The outcome is
+        ``SLOW`` if tokens take too long or ever longer, ``NOTHING`` if no first token is allowed.
+        ``choose`` returns the next token, from the allowed ones and the previous token.
+        """
+        matcher = xgr.GrammarMatcher(compiled)
+        mask = xgr.allocate_token_bitmask(1, self._vocabulary)
+        token = -1
+        times_s: list[float] = []
+        while len(times_s) < MAX_STEPS and sum(times_s) < max_s:
+            # With a timer, the clock of the process advances in steps of milliseconds.
+            started_at = time.thread_time()
+            matcher.fill_next_token_bitmask(mask)
+            step_s = time.thread_time() - started_at
+            bits = np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")
+            allowed = bits[: self._vocabulary].astype(bool)
+            if not times_s and not allowed.any():
+                return NOTHING, 0.0
+            allowed[matcher.stop_token_ids] = False
+            if not allowed.any():
+                break
+            token = choose(allowed, token)
+            started_at = time.thread_time()
+            is_accepted = matcher.accept_token(token)
+            times_s.append(step_s + time.thread_time() - started_at)
+            if times_s[-1] > MAX_TOKEN_S:
+                return SLOW, times_s[-1]
+            if not is_accepted or matcher.is_terminated():
+                break
+        if len(times_s) < AVERAGED_STEPS:
+            return FINE, 0.0  # the first tokens may be the slowest
+        last_s = _average_last(times_s)
+        is_growing = last_s > GROWTH * _average_last(times_s[: len(times_s) // 2])
+        return SLOW if is_growing and last_s > MAX_GROWING_TOKEN_S else FINE, last_s
+
+
+def restart_timer(limit_s: float) -> None:
+    """Kill this process after more seconds of CPU time."""
+    signal.setitimer(signal.ITIMER_PROF, limit_s)
 
 
 def parse_grammar(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
@@ -144,41 +288,9 @@ def parse_grammar(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
     return xgr.Grammar.from_ebnf(spec)
 
 
-def try_tokens(matcher: Any, vocabulary: int, way: int) -> tuple[str, float]:
-    """Let a grammar accept some tokens, one after another.
-
-    Return the outcome, and CPU seconds for a token, on average of the last ones. The outcome is
-    ``SLOW`` if tokens take too long or ever longer, ``NOTHING`` if no first token is allowed. A
-    token is repeated where the grammar allows it: each repetition adds parses to an ambiguous
-    grammar. ``way`` is the index of another token to choose, among the allowed tokens.
-    """
-    mask = xgr.allocate_token_bitmask(1, vocabulary)
-    token = -1
-    times_s: list[float] = []
-    while len(times_s) < MAX_STEPS and sum(times_s) < MAX_STEPS_S:
-        # With a timer, the clock of the process advances in steps of milliseconds.
-        started_at = time.thread_time()
-        matcher.fill_next_token_bitmask(mask)
-        step_s = time.thread_time() - started_at
-        bits = np.unpackbits(mask.numpy().view(np.uint8), bitorder="little")[:vocabulary]
-        if not times_s and not bits.any():
-            return NOTHING, 0.0
-        bits[matcher.stop_token_ids] = 0
-        if not bits.any():
-            break
-        token = token if bits[token] and times_s else int(np.flatnonzero(bits)[way])
-        started_at = time.thread_time()
-        is_accepted = matcher.accept_token(token)
-        times_s.append(step_s + time.thread_time() - started_at)
-        if times_s[-1] > MAX_STEP_S:
-            return SLOW, times_s[-1]
-        if not is_accepted or matcher.is_terminated():
-            break
-    if len(times_s) < AVERAGED_STEPS:
-        return FINE, 0.0  # the first tokens may be the slowest
-    last_s = _average_last(times_s)
-    is_growing = last_s > GROWTH * _average_last(times_s[: len(times_s) // 2])
-    return SLOW if is_growing and last_s > MAX_GROWING_STEP_S else FINE, last_s
+def _choose_by_index(index: int, allowed: np.ndarray, previous: int) -> int:
+    """Return the previous token: it adds parses to an ambiguous grammar; or one by its index."""
+    return previous if previous >= 0 and allowed[previous] else int(np.flatnonzero(allowed)[index])
 
 
 def _average_last(times_s: list[float]) -> float:

@@ -40,12 +40,14 @@ BASE_TIMEOUT_S = 60.0
 class TrialResult:
     """A trial's outcome ("fine" or a problem), and CPU seconds to compile (0 if not compiled).
 
-    ``step_s`` are the CPU seconds for each token, of one choice.
+    ``step_s`` are the CPU seconds for each token, of one choice. ``place`` is the tool and the
+    property with the problem, if they are known.
     """
 
     outcome: str
     seconds: float = 0.0
     step_s: float = 0.0
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

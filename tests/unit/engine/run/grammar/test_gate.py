@@ -10,19 +10,18 @@ from typing import Any
 
 import pytest
 from support.engine.cores import settle
-from support.engine.scripted import settings
 from support.processes.background import HUNG_S
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
 
 from worker.engine.run.grammar.gate import (
     MAX_COMPILED,
-    SINGLE_THREAD_LIMIT_S,
     GrammarGate,
     create_grammar_tester,
 )
 from worker.engine.run.grammar.trial import Grammar, TrialResult
 from worker.errors import EngineBusy
+from worker.limits.grammars import MAX_CHARACTERS, MAX_COMPILE_S, SINGLE_THREAD_COMPILE_S
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 PATTERN = {"type": "string", "pattern": "a+"}
@@ -36,8 +35,10 @@ class FakeTrial:
 
     limit_s = 2.5
 
-    def __init__(self, outcome: str = "fine", seconds: float = 0, step_s: float = 0) -> None:
-        self.result = TrialResult(outcome, seconds, step_s)
+    def __init__(
+        self, outcome: str = "fine", seconds: float = 0, step_s: float = 0, place: str = ""
+    ) -> None:
+        self.result = TrialResult(outcome, seconds, step_s, place)
         self.grammars: list[Grammar] = []
 
     async def try_grammar(self, grammar: Grammar) -> TrialResult:
@@ -91,6 +92,7 @@ async def count_outputs(
         ({}, []),
         ({"json_object": True}, []),
         ({"choice": ["a", "b"]}, []),
+        ({"choice": ["a" * 990]}, [Grammar("ebnf", f'root ::= "{"a" * 990}"')]),
         ({"json": SCHEMA}, []),
         ({"json": json.dumps(SCHEMA)}, []),
         ({"json": PATTERN}, [Grammar("json", json.dumps(PATTERN))]),
@@ -120,7 +122,7 @@ async def test_a_schema_is_tried_with_the_whitespace_that_vllm_allows(compact: b
 @pytest.mark.parametrize(
     ("outcome", "message"),
     [
-        ("slow", "takes too long to compile or to follow: at most 2.5 s"),
+        ("slow", "takes more than 2.5 s to compile, or 0.1 s to follow for a token"),
         ("large", "too much memory"),
         ("nothing", "nothing satisfies it"),
         ("failed", "can't be compiled"),
@@ -133,6 +135,36 @@ async def test_a_grammar_that_fails_its_trial_never_reaches_the_engine(
     with pytest.raises(VLLMValidationError, match=message) as caught:
         await count_outputs(client, regex="a+")
     assert (caught.value.parameter, client.received_ids) == ("structured_outputs", [])
+
+
+async def test_a_refusal_names_the_tool_and_the_property() -> None:
+    client = FakeClient(FakeTrial("slow", place="tool 'f', property 'a.b'"))
+    with pytest.raises(
+        VLLMValidationError, match=r"^structured output: tool 'f', property 'a\.b': "
+    ):
+        await count_outputs(client, json=PATTERN)
+    # The trial doesn't know the place of a compilation that was too long: the largest count is it.
+    client = FakeClient(FakeTrial("slow"))
+    schema = {"properties": {"a": {"maxItems": 1_001}, "b": {"items": {"maxLength": 9_999}}}}
+    with pytest.raises(VLLMValidationError, match="structured output: property 'b': "):
+        await count_outputs(client, json=schema)
+
+
+@pytest.mark.parametrize("trial", [None, FakeTrial()], ids=["untried", "tried"])
+async def test_a_grammar_has_a_maximum_size_with_every_backend(trial: Any) -> None:
+    client = FakeClient(trial)
+    assert await count_outputs(client, regex="a" * MAX_CHARACTERS) == 2
+    tried = trial and [*trial.grammars]
+    values = [f"{number:07}" for number in range(MAX_CHARACTERS // 10)]
+    for structured in (
+        {"regex": "a" * (MAX_CHARACTERS + 1)},
+        {"choice": ["a", "b" * MAX_CHARACTERS]},
+        {"json": {"properties": {"a": {"enum": values}}}},
+    ):
+        with pytest.raises(VLLMValidationError, match="characters, at most 500,000") as caught:
+            await count_outputs(client, "large", **structured)
+        assert ("property 'a'" in str(caught.value)) is ("json" in structured)
+    assert (client.received_ids, trial and trial.grammars) == (["a"], tried)
 
 
 async def test_a_grammar_is_refused_if_its_choices_together_take_long_for_a_token() -> None:
@@ -203,32 +235,25 @@ async def test_the_number_of_remembered_grammars_is_limited() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environ", "processors", "limit_s"),
-    [
-        ({}, 2, SINGLE_THREAD_LIMIT_S),
-        ({}, 16, settings().structured_compile_s),
-        ({"STRUCTURED_COMPILE_S": "7"}, 2, 7),
-        ({"STRUCTURED_COMPILE_S": "7"}, 16, 7),
-    ],
+    ("processors", "limit_s"), [(2, SINGLE_THREAD_COMPILE_S), (16, MAX_COMPILE_S)]
 )
-def test_the_limit_is_lower_for_engines_with_one_thread_unless_it_is_set(
-    environ: dict[str, str], processors: int, limit_s: float, monkeypatch: pytest.MonkeyPatch
+def test_the_limit_is_lower_for_engines_with_one_thread(
+    processors: int, limit_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "cpu_count", lambda: processors)
     client: Any = FakeClient()
-    trial = create_grammar_tester(client, settings(**environ))
+    trial = create_grammar_tester(client)
     assert trial is not None
     assert trial.limit_s == limit_s
 
 
-def test_there_are_no_trials_without_a_limit_a_tokenizer_or_a_known_backend() -> None:
+def test_there_are_no_trials_without_a_tokenizer_or_with_another_backend() -> None:
     client: Any = FakeClient()
-    assert create_grammar_tester(client, settings(STRUCTURED_COMPILE_S="0")) is None
     client.vllm_config.structured_outputs_config.backend = "guidance"
-    assert create_grammar_tester(client, settings()) is None
+    assert create_grammar_tester(client) is None
     client = FakeClient()
     client.renderer.tokenizer = None
-    assert create_grammar_tester(client, settings()) is None
+    assert create_grammar_tester(client) is None
 
 
 async def test_a_failed_trial_is_an_error_that_vllms_server_handles() -> None:

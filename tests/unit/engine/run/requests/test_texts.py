@@ -12,9 +12,6 @@ from support.engine.scripted import CHAT
 from support.processes.background import HUNG_S
 
 from worker.engine.run.requests.texts import (
-    LONG_CHARACTERS,
-    MANY_PROMPTS,
-    MANY_TOKENS,
     is_long,
     limit_texts,
     mark_if_long,
@@ -22,6 +19,7 @@ from worker.engine.run.requests.texts import (
 )
 from worker.errors import InvalidInput
 from worker.limits.shapes import RAW_SHAPE, BodyShape
+from worker.limits.texts import LONG_CHARACTERS, MANY_PROMPTS, MANY_TOKENS
 from worker.routes.vllm import ROUTES
 
 # Characters of the longest text for a context of 20,000 tokens with at most 10 characters.
@@ -219,8 +217,25 @@ def test_long_requests_wait_for_each_other_and_leave_a_thread_to_others() -> Non
         Context().run(submit_long, divmod, 1, 0).result(HUNG_S)
 
 
-def test_a_single_thread_is_not_reserved() -> None:
+def test_with_a_single_thread_others_wait_for_one_long_request_only() -> None:
     executor = ThreadPoolExecutor(1)
-    submit = executor.submit
     reserve_thread_for_short_texts(executor, 1)
-    assert executor.submit == submit
+    order: list[str] = []
+    go_on, running = threading.Event(), threading.Semaphore(0)
+
+    def work(name: str) -> None:
+        running.release()
+        go_on.wait(HUNG_S)
+        order.append(name)
+
+    def submit_long(name: str) -> Any:
+        mark_if_long(long=True)
+        return executor.submit(work, name)
+
+    several = [Context().run(submit_long, name) for name in ("first", "second", "third")]
+    assert running.acquire(timeout=HUNG_S)
+    short = Context().run(executor.submit, work, "short")
+    go_on.set()
+    for future in (*several, short):
+        future.result(HUNG_S)
+    assert order == ["first", "short", "second", "third"]
