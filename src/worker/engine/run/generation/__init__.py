@@ -1,5 +1,6 @@
 """Generation and embedding for raw jobs and scripts, by vLLM's engine instead of its routes."""
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Mapping
@@ -58,6 +59,9 @@ class Generation:
         self._server = server
         self._tasks = tasks
         self._defaults = defaults
+        # The items of lists are rendered one after another: each may block the loop for some time,
+        # for example with thousands of tools, and other requests would wait for all of them.
+        self._list_renderer = asyncio.Lock()
         self._last_plan: tuple[Sampling, bool, SamplingPlan] | None = None
 
     async def generate(
@@ -68,7 +72,8 @@ class Generation:
         plan = self.plan_answer(job.sampling_params, is_streamed=job.is_streamed)
         with translate_errors(self._client):
             adapter = await self.adapters.load_for_job(job)
-            prompt = await self._render_prompt(job)
+            async with self._take_turn() if in_list else contextlib.nullcontext():
+                prompt = await self._render_prompt(job)
             skip = plan.params.skip_special_tokens
             decode = (
                 partial(self._decode_tokens, skip_special_tokens=skip) if job.is_streamed else None
@@ -80,6 +85,14 @@ class Generation:
                     self._check_and_rank_choices(output, plan, request_id)
                     for delta in split_into_deltas(output, decode, with_ids):
                         yield delta
+
+    @contextlib.asynccontextmanager
+    async def _take_turn(self) -> AsyncGenerator[None, None]:
+        """Wait until no other item of a list is being rendered, and let other requests go first."""
+        async with self._list_renderer:
+            # Without a pause, the items that are refused would all run in one step of the loop.
+            await asyncio.sleep(0)
+            yield
 
     async def _render_prompt(self, job: RawJob) -> EngineInput:
         try:

@@ -57,10 +57,11 @@ class PromptRenderer:
             WorkerError: If the prompt is refused.
         """
         messages = self.chat_messages(job)
-        extras = {"tools": job.tools, "chat_template_kwargs": job.chat_template_kwargs}
-        limit_texts(self._client, {"messages": messages, "prompt": job.prompt, **extras}, RAW_SHAPE)
         if messages is None:
+            limit_texts(self._client, {"prompt": job.prompt}, RAW_SHAPE)
             return await self.render_prompt(job.prompt)
+        extras = {"tools": job.tools, "chat_template_kwargs": job.chat_template_kwargs}
+        limit_texts(self._client, {"messages": messages, **extras}, RAW_SHAPE)
         if self._client.renderer.tokenizer is None:
             raise InvalidInput(NO_TOKENIZER, param="messages")
         return await self._render_chat(job, messages, chat_template, media)

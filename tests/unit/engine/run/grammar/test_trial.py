@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -108,6 +109,58 @@ async def test_a_trial_returns_the_outcome_of_compiling_and_following_a_grammar(
     grammar: Grammar, outcome: str, xgrammar_trial: GrammarTester
 ) -> None:
     assert (await xgrammar_trial.try_grammar(grammar)).outcome == outcome
+
+
+BOMB = {"type": "string", "pattern": "((a{0,100}){0,100}){0,100}"}
+TEXT = {"type": "string"}
+
+
+def properties(*schemas: Any) -> dict[str, Any]:
+    named = {f"p{number}": schema for number, schema in enumerate(schemas)}
+    return {"type": "object", "properties": named, "required": [*named]}
+
+
+def tool_calls(**parameters: Any) -> dict[str, Any]:
+    """Return the schema of calls of some tools, by their names, as vLLM makes it."""
+    calls = [
+        {"properties": {"name": {"type": "string", "enum": [name]}, "parameters": schema}}
+        for name, schema in parameters.items()
+    ]
+    return {"type": "array", "minItems": 1, "items": {"type": "object", "anyOf": calls}}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("schema", "place"),
+    [
+        (BOMB, "a pattern"),
+        ({"patternProperties": {BOMB["pattern"]: TEXT}}, "a pattern"),
+        (properties(*[TEXT] * 15, BOMB), "property 'p15'"),
+        (properties(properties(TEXT, {"items": BOMB})), "property 'p0.p1'"),
+        ({"$defs": {"a": properties(BOMB)}, "$ref": "#/$defs/a"}, "property 'p0'"),
+        (tool_calls(f=properties(TEXT), g=properties(TEXT, BOMB)), "tool 'g', property 'p1'"),
+        # Texts that look like expressions, and expressions that are quick.
+        ({"default": BOMB, "enum": [BOMB], "examples": [BOMB]}, None),
+        (properties({"type": "string", "pattern": r"^\d{4}-\d{2}-\d{2}$"}), None),
+    ],
+    ids=str,
+)
+async def test_a_slow_expression_is_found_anywhere_in_a_schema(
+    schema: dict[str, Any], place: str | None, xgrammar_trial: GrammarTester
+) -> None:
+    result = await xgrammar_trial.try_grammar(Grammar("json", json.dumps(schema)))
+    assert (result.outcome, result.place) == (("slow", place) if place else ("fine", ""))
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_slow_expression_is_found_in_a_structural_tag(
+    xgrammar_trial: GrammarTester,
+) -> None:
+    tag = {"begin": "<f>", "content": {"type": "json_schema", "json_schema": properties(BOMB)}}
+    tags = {"type": "triggered_tags", "triggers": ["<f"], "tags": [{**tag, "end": "</f>"}]}
+    spec = json.dumps({"type": "structural_tag", "format": tags})
+    result = await xgrammar_trial.try_grammar(Grammar("structural_tag", spec))
+    assert (result.outcome, result.place) == ("slow", "tool '<f>', property 'p0'")
 
 
 @pytest.mark.asyncio(loop_scope="module")
