@@ -18,7 +18,6 @@ from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.exceptions import VLLMValidationError
 
 from worker.asgi import ResponseHead
-from worker.dialects import parse_input
 from worker.engine.options import Options
 from worker.engine.run import server as module
 from worker.engine.run.generation.sampling import KNOWN_KEYS, VLLM_FIELDS
@@ -28,7 +27,8 @@ from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import SANITIZE
 from worker.engine.seam.translation import translate_error
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
-from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, TOP_LEVEL_PARAMETERS
+from worker.job import PromptListJob, RawJob
+from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, PARAMETERS
 from worker.limits.shapes import EMPTY_SHAPE
 from worker.media import MediaLimits, MediaLoader
 from worker.media.fetcher import WebFetcher
@@ -98,10 +98,10 @@ def test_the_worker_knows_for_every_sampling_parameter_whether_beam_search_uses_
     assert not BEAM_SEARCH_USES & BEAM_SEARCH_IGNORES.keys()
 
 
-def test_a_misplaced_sampling_parameter_is_refused_with_its_right_place() -> None:
-    for name in sorted(KNOWN_KEYS - TOP_LEVEL_PARAMETERS):
-        with pytest.raises(InvalidInput, match=f'"sampling_params": {{"{name}": ...}}'):
-            parse_input({"prompt": "Hi", name: 1})
+def test_every_sampling_parameter_may_be_set_next_to_sampling_params() -> None:
+    assert KNOWN_KEYS <= PARAMETERS
+    # Each key of a job has one meaning.
+    assert not PARAMETERS & (RawJob.model_fields.keys() | PromptListJob.model_fields.keys())
 
 
 def test_routes_may_have_several_bodies_none_or_be_absent(module_server: VllmServer) -> None:

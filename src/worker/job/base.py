@@ -28,6 +28,8 @@ class Job(StrictModel):
     marker_keys: ClassVar[frozenset[str]]
     # Other names that callers may use for fields, by field.
     aliases: ClassVar[Mapping[str, str]] = {}
+    # Keys that a validator moves into a field.
+    moved_keys: ClassVar[frozenset[str]] = frozenset()
     # Keys that callers set by mistake in inputs of this shape, with a hint for the error message.
     key_hints: ClassVar[Mapping[str, str]] = {}
 
@@ -54,7 +56,7 @@ class Job(StrictModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            known_keys = {*_field_names(cls), *cls.aliases.values()}
+            known_keys = {*_field_names(cls), *cls.aliases.values(), *cls.moved_keys}
             used_aliases = {field: alias for field, alias in cls.aliases.items() if alias in values}
             raise to_invalid_input(
                 error, known_keys, used_aliases, key_hints=cls.key_hints

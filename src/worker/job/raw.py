@@ -17,7 +17,7 @@ from pydantic import (
 
 from worker.errors import InvalidInput
 from worker.job.base import Job
-from worker.job.sampling import MISPLACED_KEYS, TOP_LEVEL_PARAMETERS, Sampling, merge_params
+from worker.job.sampling import OTHER_API_KEYS, PARAMETERS, Sampling, merge_params
 from worker.limits.work import MAX_PROMPTS, MAX_REPEATED_CHARACTERS
 from worker.validation import SAMPLING_PARAMS, drop_nulls
 
@@ -53,7 +53,8 @@ class RawJob(Job):
     """A job with one prompt or one conversation."""
 
     marker_keys: ClassVar[frozenset[str]] = frozenset({"prompt", "messages"})
-    key_hints: ClassVar[Mapping[str, str]] = MISPLACED_KEYS
+    moved_keys: ClassVar[frozenset[str]] = PARAMETERS
+    key_hints: ClassVar[Mapping[str, str]] = OTHER_API_KEYS
 
     prompt: str | list[int] | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
@@ -75,12 +76,14 @@ class RawJob(Job):
     @classmethod
     def _gather_sampling(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Move sampling parameters from the top level of the input into ``sampling_params``."""
-        top_level = {key: value for key, value in values.items() if key in TOP_LEVEL_PARAMETERS}
-        params = values.get(SAMPLING_PARAMS, {})
-        if not top_level or not isinstance(params, dict):
+        top_level = {key: value for key, value in values.items() if key in PARAMETERS}
+        if not top_level:
             return values
         others = {key: value for key, value in values.items() if key not in top_level}
-        return {**others, SAMPLING_PARAMS: merge_params(params, top_level)}
+        params = values.get(SAMPLING_PARAMS, {})
+        if isinstance(params, dict):
+            params = merge_params(params, top_level)
+        return {**others, SAMPLING_PARAMS: params}
 
     @field_validator("prompt", mode="before")
     @classmethod
@@ -164,9 +167,7 @@ class PromptListJob(Job):
             {**shared, "prompt": "", **({} if params_per_item else {SAMPLING_PARAMS: params})}
         )
         top_level = (
-            {name: shared[name] for name in shared.keys() & TOP_LEVEL_PARAMETERS}
-            if params_per_item
-            else {}
+            {name: shared[name] for name in shared.keys() & PARAMETERS} if params_per_item else {}
         )
         _limit_shared_parameters(top_level, len(prompts))
         item_key = {"prompts": "prompt", "messages_list": "messages"}[key]
@@ -189,8 +190,10 @@ def _require_single_key(keys: Set[str]) -> str:
 
 def _limit_shared_parameters(top_level: Mapping[str, Any], count: int) -> None:
     """Refuse large parameters that would be merged into the parameters of each item."""
-    if top_level and (size := len(json.dumps(top_level)) * count) > MAX_REPEATED_CHARACTERS:
-        name = min(top_level)
+    # A number is small, whatever its count of digits.
+    large = {key: value for key, value in top_level.items() if isinstance(value, str | list | dict)}
+    if large and (size := len(json.dumps(large)) * count) > MAX_REPEATED_CHARACTERS:
+        name = min(large)
         message = f"{count:,} times for as many {SAMPLING_PARAMS} it has {size:,} characters"
         raise InvalidInput(f"{name}: {message}, at most {MAX_REPEATED_CHARACTERS:,}", param=name)
 

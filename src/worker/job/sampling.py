@@ -47,20 +47,9 @@ BEAM_SEARCH_IGNORES: dict[str, Any] = {
     "top_p": 1,
 }
 
-# Parameters that may also be set next to sampling_params, where other servers have them.
-TOP_LEVEL_PARAMETERS = (
-    GUIDED_KEYS | GUIDED_OBJECTS | {"guided_decoding_backend", "return_token_log_probs"}
-)
-
-# vLLM's other sampling parameters, which callers may set next to sampling_params by mistake.
-OTHER_VLLM_PARAMETERS = frozenset(
-    """
-    detokenize flat_logprobs skip_reading_prefix_cache spaces_between_special_tokens
-    trace_decode_token_ids watermarking
-    """.split()
-)
 # Keys of the OpenAI API and of earlier workers, with a hint for the error message.
 OTHER_API_KEYS = {
+    "max_completion_tokens": "raw jobs have max_tokens",
     "priority": "requests of the OpenAI API have it, if SCHEDULING_POLICY=priority",
     "response_format": 'a schema is {"sampling_params": {"structured_outputs": {"json": {...}}}}',
     "use_openai_format": (
@@ -198,17 +187,18 @@ class Sampling(BaseModel):
             raise param_error(names[0], "beam search ignores it", container)
 
 
-# Keys that callers set next to sampling_params by mistake, with a hint for the error message.
-MISPLACED_KEYS = {
-    **{
-        name: f'it belongs in {SAMPLING_PARAMS}: {{"{SAMPLING_PARAMS}": {{"{name}": ...}}}}'
-        for name in BEAM_SEARCH_USES
-        | BEAM_SEARCH_IGNORES.keys()
-        | OTHER_VLLM_PARAMETERS
-        | Sampling.model_fields.keys()
-    },
-    **OTHER_API_KEYS,
-}
+# All parameters. A job may also have them next to sampling_params, where most servers have them.
+PARAMETERS = (
+    (BEAM_SEARCH_USES | BEAM_SEARCH_IGNORES.keys() | Sampling.model_fields.keys())
+    | GUIDED_KEYS
+    | GUIDED_OBJECTS
+    | set(
+        """
+        detokenize flat_logprobs guided_decoding_backend logits_processors skip_reading_prefix_cache
+        spaces_between_special_tokens trace_decode_token_ids truncate_prompt_tokens watermarking
+        """.split()
+    )
+) - OTHER_API_KEYS.keys()
 
 
 def merge_params(params: Mapping[str, Any], top_level: Mapping[str, Any]) -> dict[str, Any]:

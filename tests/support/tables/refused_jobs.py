@@ -28,7 +28,6 @@ def with_params(**params: Any) -> Payload:
 
 # Unknown keys: the form, the key, the message.
 MEANT = "did you mean {!r}?".format
-MISPLACED = 'it belongs in sampling_params: {{"sampling_params": {{"{}": ...}}}}'.format
 OPENAI_FORM = '{"openai_route": "/v1/chat/completions", "openai_input": {"messages": [...]}}'
 SCHEMA_FORM = '{"sampling_params": {"structured_outputs": {"json": {...}}}}'
 UNKNOWN: list[tuple[Payload, str, str]] = [
@@ -41,9 +40,9 @@ UNKNOWN: list[tuple[Payload, str, str]] = [
     (OPENAI, "openai_inptu", MEANT("openai_input")),
     (RAW, "sampling_param", MEANT("sampling_params")),
     (LISTED, "sampling_param", MEANT("sampling_params")),
-    (RAW, "best_of", MISPLACED("best_of")),
-    (LISTED, "temperature", MISPLACED("temperature")),
-    (RAW, "max_new_tokens", f"{MEANT('max_tokens')} {MISPLACED('max_tokens')}"),
+    (RAW, "temprature", MEANT("temperature")),
+    (LISTED, "max_new_tokens", MEANT("max_tokens")),
+    (RAW, "max_completion_tokens", "raw jobs have max_tokens"),
     (RAW, "priority", "requests of the OpenAI API have it, if SCHEDULING_POLICY=priority"),
     (RAW, "response_format", f"a schema is {SCHEMA_FORM}"),
     (RAW, "use_openai_format", f"answers of the OpenAI API come from {OPENAI_FORM}"),
@@ -162,6 +161,7 @@ REMOVED: list[tuple[str, str, dict[str, Any]]] = [
     ("backend", BACKEND, with_params(structured_outputs={"regex": "a", "backend": "x"})),
     ("logits_processors", PROCESSORS, with_params(logits_processors=[])),
     ("truncate_prompt_tokens", SHORTER, with_params(truncate_prompt_tokens=5)),
+    ("truncate_prompt_tokens", SHORTER, {**LISTED, "truncate_prompt_tokens": 5}),
 ]
 
 # More than one constraint in a request: the first is the parameter of the error.
@@ -192,6 +192,8 @@ BOTH: dict[str, Any] = {
     "guided_whitespace_pattern": " ",
     "structured_outputs": {"regex": "a"},
     "return_token_log_probs": True,
+    "temperature": 0.7,
+    "stop": ["a"],
 }
 
 
@@ -255,6 +257,7 @@ ONE_KIND = "an answer can be constrained by one of guided_json, guided_regex, no
 OF_N = "sampling_params.best_of: at least n, which are chosen from that many"
 TWO_MISTAKES = f"sampling_params.n: {AT_LEAST(1)}; sampling_params.best_of: {INTEGER}"
 OUTSIDE = f"sampling_params.return_token_log_probs: {BOOLEAN}"
+NO_OBJECT = f"sampling_params: {OBJECT} or instance of Sampling"
 MESSAGES: list[tuple[str | None, str, Any]] = [
     *((None, NO_SHAPE, payload) for payload in NO_SHAPES),
     ("promt", "unknown key 'promt': did you mean 'prompt'?", {"promt": "Hi"}),
@@ -265,6 +268,7 @@ MESSAGES: list[tuple[str | None, str, Any]] = [
     ("best_of", OF_N, with_params(n=256, best_of=255)),
     ("n", TWO_MISTAKES, with_params(best_of="2", n=0)),
     ("return_token_log_probs", OUTSIDE, {**RAW, "return_token_log_probs": "yes"}),
+    ("sampling_params", NO_OBJECT, {**RAW, "temperature": 0, "sampling_params": "n"}),
     (PATTERN, TWO_VALUES, TWO_PATTERNS),
     ("guided_json", ONE_KIND, {**LLM_ENGINE, "guided_json": {}, "guided_regex": "a"}),
 ]

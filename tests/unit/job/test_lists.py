@@ -34,7 +34,7 @@ def wrong_items(**keys: Any) -> dict[int, str | None]:
     "shared",
     [
         {"model": "demo", "return_token_ids": True, "sampling_params": {"n": 2, "seed": 7}},
-        {"guided_regex": "a", "return_token_log_probs": True, "sampling_params": {"seed": 7}},
+        {"guided_regex": "a", "temperature": 0.7, "n": 2, "sampling_params": {"seed": 7}},
     ],
 )
 def test_every_item_equals_the_job_of_its_prompt_alone(shared: dict[str, Any]) -> None:
@@ -56,8 +56,9 @@ def test_keys_of_the_whole_response_belong_to_the_job() -> None:
 
 def test_an_item_may_have_its_own_sampling_params_and_the_shared_ones() -> None:
     params = [{"n": 2}, {"guided_whitespace_pattern": " "}, None]
-    items = raw_items(prompts=list("abc"), sampling_params=params, guided_regex="x")
+    items = raw_items(prompts=list("abc"), sampling_params=params, guided_regex="x", best_of=3)
     assert [item.sampling_params.n for item in items] == [2, 1, 1]
+    assert [item.sampling_params.best_of for item in items] == [3, 3, 3]
     regex = {"regex": "x"}
     structured = [item.sampling_params.vllm_params["structured_outputs"] for item in items]
     assert structured == [regex, {**regex, "whitespace_pattern": " "}, regex]
@@ -84,11 +85,18 @@ def test_an_invalid_item_has_an_error_in_its_place(
 
 
 def test_invalid_sampling_params_of_an_item_are_an_error_in_its_place() -> None:
-    # The last two conflict with the shared parameters.
-    params = [{}, {"n": 0}, None, "n", {"guided_regex": "b"}, {"guided_choice": ["b"]}]
-    wrong = {1: "n", 3: "sampling_params", 4: "guided_regex", 5: "guided_choice"}
-    prompts = list("abcdef")
-    assert wrong_items(prompts=prompts, sampling_params=params, guided_regex="a") == wrong
+    # The last three conflict with the shared parameters.
+    params = [{}, {"n": 0}, None, "n", {"guided_regex": "b"}, {"guided_choice": ["b"]}, {"seed": 1}]
+    wrong = {1: "n", 3: "sampling_params", 4: "guided_regex", 5: "guided_choice", 6: "seed"}
+    shared = {"guided_regex": "a", "seed": 1}
+    assert wrong_items(prompts=list("abcdefg"), sampling_params=params, **shared) == wrong
+
+
+def test_numbers_next_to_the_sampling_params_of_the_items_are_not_large() -> None:
+    params, numbers = [{}] * 10_000, {"temperature": 0.123456789, "max_tokens": 40, "seed": 2**60}
+    numbers |= {"top_p": 0.9, "top_k": 50, "presence_penalty": 0.1, "frequency_penalty": 0.1}
+    items = raw_items(prompts=["a"] * 10_000, sampling_params=params, **numbers)
+    assert {item.sampling_params.vllm_params["seed"] for item in items} == {2**60}
 
 
 # Shared values:

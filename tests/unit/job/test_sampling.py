@@ -3,14 +3,17 @@
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.engine.answers import job_error, run_job
 from support.engine.scripted import CHAT, ScriptedEngine, tokens, yields_of
 
 from worker.dialects import parse_input
 from worker.errors import InvalidInput
 from worker.job import RawJob
-from worker.job.sampling import Sampling
+from worker.job.sampling import PARAMETERS, Sampling
 from worker.limits.parameters import BOUNDS, MAX_INT32, MAX_INT64
+from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS, GUIDED_PREFIX, REMOVED_PARAMETERS
 
 # Constraints of structured output, and the objects that can hold them.
 CONSTRAINTS: dict[str, Any] = {"json": {"type": "object"}, "regex": "a+", "choice": ["a", "b"]}
@@ -96,6 +99,33 @@ def test_null_counts_as_absent_inside_and_outside_of_sampling_params() -> None:
     assert parse_sampling({"guided_regex": None}, guided_regex="a") == parse_sampling(
         guided_regex="a"
     )
+
+
+# Parameters of raw jobs that fit together.
+TOGETHER: dict[str, Any] = {"n": 2, "best_of": 3, "return_token_log_probs": True} | {
+    name: name
+    for name in PARAMETERS - Sampling.model_fields.keys() - GUIDED_KEYS - GUIDED_OBJECTS
+    if name.removeprefix(GUIDED_PREFIX) not in REMOVED_PARAMETERS
+}
+
+
+@given(
+    st.fixed_dictionaries({}, optional={name: st.just(TOGETHER[name]) for name in TOGETHER}),
+    st.sets(st.sampled_from(sorted(TOGETHER))),
+    st.sets(st.sampled_from(sorted(TOGETHER))),
+)
+def test_a_parameter_means_the_same_inside_and_outside_of_sampling_params(
+    params: dict[str, Any], moved: set[str], repeated: set[str]
+) -> None:
+    inside = {name: value for name, value in params.items() if name not in moved}
+    outside = {name: params[name] for name in params.keys() & moved}
+    if not inside.keys() & repeated:
+        assert parse_sampling(inside, **outside) == parse_sampling(params)
+        return
+    outside |= {name: inside[name] for name in inside.keys() & repeated}
+    with pytest.raises(InvalidInput, match="is set both in sampling_params and next to it") as two:
+        parse_sampling(inside, **outside)
+    assert two.value.param in inside.keys() & outside.keys()
 
 
 def test_return_token_log_probs_becomes_logprobs() -> None:

@@ -14,9 +14,15 @@ from worker.dialects.openai.ranking import Ranking
 from worker.engine import Engine
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.job.sampling import BEAM_SEARCH_IGNORES, TOP_LEVEL_PARAMETERS, Sampling
+from worker.job.sampling import BEAM_SEARCH_IGNORES, Sampling
 from worker.limits.parameters import remove_duplicate_items
-from worker.limits.spelling import REMOVED_PARAMETERS, STRUCTURED_OUTPUTS
+from worker.limits.spelling import (
+    FORMER_BACKEND,
+    GUIDED_KEYS,
+    GUIDED_OBJECTS,
+    REMOVED_PARAMETERS,
+    STRUCTURED_OUTPUTS,
+)
 from worker.limits.table import RequestToCheck, check_request
 from worker.routes.route import Route
 from worker.settings import Settings
@@ -25,8 +31,10 @@ from worker.validation import MAX_KEY_LENGTH, drop_nulls, unknown_key_message
 log = logging.getLogger(__name__)
 
 # Parameters that are checked, and in part translated, in the same way as those of raw jobs.
-SAMPLING_KEYS = {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping"} | (
-    TOP_LEVEL_PARAMETERS - {"return_token_log_probs"}
+SAMPLING_KEYS = (
+    {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping", FORMER_BACKEND}
+    | GUIDED_KEYS
+    | GUIDED_OBJECTS
 )
 # The keys of ``SAMPLING_KEYS`` that vLLM's server does not have.
 WORKER_KEYS = SAMPLING_KEYS - {"n", "use_beam_search", "length_penalty", STRUCTURED_OUTPUTS}
