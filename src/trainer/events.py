@@ -56,5 +56,5 @@ class EventLog:
         os.fsync(self._file.fileno())
 
     def _append(self, line: Event | ResumeEvent) -> None:
-        self._file.write(f"{line.model_dump_json()}\n")
+        self._file.write(f"{line.model_dump_json(ensure_ascii=True)}\n")
         self._file.flush()

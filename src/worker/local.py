@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from worker.errors import InvalidInput
+from worker.json_lines import escape_line_breaks
 from worker.record import JobRecord
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ async def run_and_print(worker: "Worker", job: dict[str, Any]) -> int:
     """Run a job and print its yields and its text; return the exit status."""
     texts = []
     async for chunk in worker.handle(job):
-        sys.stdout.write(json.dumps(chunk, ensure_ascii=False) + "\n")
+        sys.stdout.write(escape_line_breaks(json.dumps(chunk, ensure_ascii=False)) + "\n")
         sys.stdout.flush()
         if isinstance(chunk, dict) and isinstance(chunk.get("error"), str):
             return _print_failure(json.loads(chunk["error"])["error"])

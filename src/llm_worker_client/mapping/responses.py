@@ -25,6 +25,9 @@ _LAST_EVENT = re.compile(
     rb"data: [^\n]*)\n\n\Z"
 )
 
+# Characters that JSON allows in strings, and at which some readers end a line.
+_LINE_BREAKS = str.maketrans({char: f"\\u{ord(char):04x}" for char in "\x85\u2028\u2029"})
+
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -73,7 +76,7 @@ def encode_event(data: Any) -> bytes:
     """Return one event, named after the ``type`` in its data, as in Anthropic's API."""
     name = data.get("type") if isinstance(data, dict) else None
     name_line = f"event: {name}\n" if isinstance(name, str) else ""
-    return _encode_utf8(f"{name_line}data: {_encode(data)}\n\n")
+    return _encode_utf8(f"{name_line}data: {_encode(data).translate(_LINE_BREAKS)}\n\n")
 
 
 def is_end_of_stream(events: bytes) -> bool:

@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
-import msgspec
-
 from worker.batches.lines import (
     INPUT_CHANGED,
     WORKERS_DIED,
@@ -27,6 +25,7 @@ from worker.batches.record import (
 )
 from worker.errors import NoSuchObject, OnOtherVolume, RequestError
 from worker.files import Files
+from worker.json_lines import encode_line
 from worker.long_work.record import RESULT
 from worker.volume import ids, translate_os_errors
 
@@ -211,7 +210,7 @@ def encode_result_line(
         "response": response,
         "error": error,
     }
-    return msgspec.json.encode(line) + b"\n"
+    return encode_line(line) + b"\n"
 
 
 def line_request_id(batch_id: str, number: int) -> str:

@@ -13,6 +13,7 @@ from worker.dialects.openai import objects
 from worker.errors import NoEngine, OnOtherVolume, WorkerError
 from worker.job import BatchJob
 from worker.job.openai import BatchLine
+from worker.json_lines import escape_line_breaks
 from worker.limits.bodies import check_size
 from worker.long_work import runner
 from worker.long_work.kinds import WorkReference
@@ -97,7 +98,8 @@ def _find_or_create_batch(
     else:
         # The lines are written unchecked: the batch lists an invalid line among its errors later.
         lines = (
-            (_encode(line) + "\n").encode(errors="surrogatepass") for line in spec.requests or ()
+            (escape_line_breaks(_encode(line)) + "\n").encode(errors="surrogatepass")
+            for line in spec.requests or ()
         )
         batches.files.receive(lines, filename=f"{batch_id}.jsonl", purpose="batch", id=file_id)
         # The job may wait for hours, and does not need them any more.

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 from worker.errors import InvalidInput
 from worker.files import FILE_PREFIX, Files
 from worker.fine_tunes.record import FineTunes
+from worker.json_lines import escape_line_breaks
 from worker.media.addresses import UnusableURL
 from worker.media.fetcher import GENERIC_TYPES, ContentTypes, WebFetcher
 from worker.validation import name_field_in_errors
@@ -87,7 +88,9 @@ class RowSources:
     def store_rows(self, rows: Sequence[Mapping[str, Any]], id: str) -> str:
         """Store rows from a job as a file, and return its id."""
         # Invalid rows are reported later, with the numbers of their lines.
-        lines = ((_encode(row) + "\n").encode(errors="surrogatepass") for row in rows)
+        lines = (
+            (escape_line_breaks(_encode(row)) + "\n").encode(errors="surrogatepass") for row in rows
+        )
         with name_field_in_errors("rows"):
             file = self.files.receive(lines, filename=f"{id}.jsonl", purpose=PURPOSE, id=id)
         return file.id

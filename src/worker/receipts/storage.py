@@ -12,9 +12,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from worker.errors import VolumeError
+from worker.json_lines import encode_line
 from worker.process.exits import call_at_exit
 from worker.settings import Settings
 from worker.volume import (
@@ -36,7 +35,6 @@ GROUP_S = 1.0
 MAX_PENDING_BYTES = 32 * 2**20
 DAY_S = 86_400
 
-_encoder = msgspec.json.Encoder()
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_-]")
 
 
@@ -64,7 +62,7 @@ class ReceiptFile:
 
     def add(self, receipt: dict[str, Any]) -> None:
         """Let a receipt be written within about a second."""
-        self._pend([_encoder.encode_lines([receipt])])
+        self._pend([encode_line(receipt) + b"\n"])
         if self._thread is None:
             # Not before: a process that has threads must not be forked.
             self._thread = threading.Thread(target=self._run, name="receipts", daemon=True)

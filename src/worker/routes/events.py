@@ -8,6 +8,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from worker.json_lines import escape_line_breaks
+
 DATA_PREFIX = "data: "
 DONE_EVENT = "data: [DONE]\n\n"
 SEPARATOR = b"\n\n"
@@ -55,7 +57,7 @@ class ErrorFormat:
             "choices": [],
             "receipt": receipt,
         }
-        events = [_format_event(data, "event: receipt\n")] if receipt else []
+        events = [format_event(data, "event: receipt\n")] if receipt else []
         return [*events, *filter(None, [self.closing_event])]
 
 
@@ -74,14 +76,14 @@ class EventSplitter:
     def split_part(self, part: bytes) -> list[str]:
         """Return the events that are complete with this part."""
         *events, self.incomplete = (self.incomplete + part).split(SEPARATOR)
-        return [(event + SEPARATOR).decode() for event in events]
+        return [escape_line_breaks((event + SEPARATOR).decode()) for event in events]
 
     def decode_inner_event(self, part: bytes) -> str | None:
         """Return a part that is one event before the last ones; None for any other part."""
         end = part.find(SEPARATOR)
         if self.incomplete or end < 0 or end != len(part) - len(SEPARATOR):
             return None
-        event = part.decode()
+        event = escape_line_breaks(part.decode())
         return None if event.startswith(LAST_PREFIXES) else event
 
 
@@ -112,7 +114,7 @@ def name_incomplete(event: str) -> str:
     (data,) = decode_event_data([event])
     if data["response"].get("status") != "incomplete":
         return event
-    return _format_event({**data, "type": "response.incomplete"}, incomplete)
+    return format_event({**data, "type": "response.incomplete"}, incomplete)
 
 
 def parse_error(event: str) -> dict[str, Any]:
@@ -122,21 +124,23 @@ def parse_error(event: str) -> dict[str, Any]:
     return error
 
 
-def _format_event(data: dict[str, Any], prefix: str = "") -> str:
-    return f"{prefix}{DATA_PREFIX}{json.dumps(data, ensure_ascii=False)}\n\n"
+def format_event(data: Any, prefix: str = "") -> str:
+    """Return an event with JSON data; ``prefix`` are the lines before the data."""
+    content = escape_line_breaks(json.dumps(data, ensure_ascii=False))
+    return f"{prefix}{DATA_PREFIX}{content}\n\n"
 
 
 def _make_openai_error_events(body: dict[str, Any]) -> list[str]:
-    return [_format_event(body), DONE_EVENT]
+    return [format_event(body), DONE_EVENT]
 
 
 def _make_responses_error_events(body: dict[str, Any]) -> list[str]:
     details = {key: body["error"][key] for key in ("code", "message", "param")}
-    return [_format_event({"type": "error", **details, **body}, "event: error\n")]
+    return [format_event({"type": "error", **details, **body}, "event: error\n")]
 
 
 def _make_anthropic_error_events(body: dict[str, Any]) -> list[str]:
-    return [_format_event(body, "event: error\n")]
+    return [format_event(body, "event: error\n")]
 
 
 OPENAI_ERRORS = ErrorFormat(_make_openai_error_events, closing_event=DONE_EVENT)

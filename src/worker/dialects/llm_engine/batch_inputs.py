@@ -23,6 +23,7 @@ from worker.dialects.llm_engine.batch_requests import (
 from worker.dialects.llm_engine.completions import RENAMED_KEYS
 from worker.errors import InvalidInput
 from worker.files import FILE_PREFIX, Files
+from worker.json_lines import escape_line_breaks
 from worker.limits.bodies import MAX_TOKEN_IDS
 from worker.validation import drop_nulls, name_field_in_errors
 from worker.volume import ids, translate_os_errors
@@ -164,7 +165,8 @@ def _make_lines(
         try:
             body = make_body(index, item)
             request = {"custom_id": str(index), "method": "POST", "url": url, "body": body}
-            line = json.dumps(request, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+            text = json.dumps(request, ensure_ascii=False, allow_nan=False)
+            line = escape_line_breaks(text).encode() + b"\n"
         except RecursionError:
             raise _field_error(item_field, "it is nested too deeply") from None
         except UnicodeEncodeError:

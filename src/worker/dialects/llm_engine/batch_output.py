@@ -15,6 +15,7 @@ from worker.batches.record import StoredBatch
 from worker.errors import Conflict, InvalidInput, OnOtherVolume
 from worker.files import Files
 from worker.files.storage import equals_chunks
+from worker.json_lines import encode_line
 from worker.validation import name_field_in_errors
 from worker.volume import translate_os_errors, write_chunks, write_once
 
@@ -59,7 +60,7 @@ def make_item_v1(line: bytes | None) -> bytes:
         # An invalid response must not stop the batch. OpenAI's output file contains all of it.
         log.exception("an answer is not a completion")
         return NULL
-    return msgspec.json.encode(item)
+    return encode_line(item)
 
 
 def make_item_v2(line: bytes | None) -> bytes:

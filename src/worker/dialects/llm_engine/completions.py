@@ -1,6 +1,5 @@
 """LLM Engine's completions, as jobs (``"format": "llm_engine"``) and as routes."""
 
-import json
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any, Self
@@ -13,7 +12,7 @@ from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import Job
 from worker.limits.spelling import GUIDED_KEYS
-from worker.routes import generation
+from worker.routes import events, generation
 from worker.routes.answer import Answer
 from worker.routes.route import RouteRequest
 from worker.validation import SAMPLING_PARAMS, StrictModel, drop_nulls
@@ -138,7 +137,7 @@ def _render_events(request: RouteRequest, data: list[dict[str, Any]]) -> Any:
     """Return events as text, or as a list of their data if ``raw_openai_output`` is off."""
     if not request.settings.raw_openai_output:
         return data
-    return "".join(f"data: {json.dumps(event, ensure_ascii=False)}\n\n" for event in data)
+    return "".join(map(events.format_event, data))
 
 
 def _make_error_event(error: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from worker.errors import (
     replace_options_by_settings,
 )
 from worker.job import OpenAIJob
+from worker.json_lines import escape_line_breaks
 from worker.record import Usage
 from worker.routes import events
 from worker.routes.abilities import check_model_ability, describe_ability
@@ -181,7 +182,7 @@ async def _read_events(
     for event in announcements:
         yield event
     if splitter.incomplete:
-        yield splitter.incomplete.decode()
+        yield escape_line_breaks(splitter.incomplete.decode())
 
 
 def _set_token_counts(usage: Usage, answer: Any) -> None:

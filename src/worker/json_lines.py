@@ -1,0 +1,27 @@
+"""JSON and events whose strings break no line.
+
+JSON allows three characters in strings at which some readers end a line: U+0085, U+2028 and U+2029.
+Among these readers are Python's ``str.splitlines`` and ``iter_lines`` of httpx and OpenAI's client.
+"""
+
+from typing import Any
+
+import msgspec
+
+
+def escape_line_breaks(text: str) -> str:
+    """Escape the characters that break lines in JSON, or in events whose data is JSON."""
+    # Each token of a stream passes here, and the first test takes no time.
+    if text.isascii():
+        return text
+    text = text.replace("\x85", r"\u0085")
+    return text.replace("\u2028", r"\u2028").replace("\u2029", r"\u2029")
+
+
+def encode_line(value: Any) -> bytes:
+    """Return a value as JSON for one line of a file, without its line feed.
+
+    Raises:
+        UnicodeEncodeError: A text contains half of a surrogate pair.
+    """
+    return escape_line_breaks(msgspec.json.encode(value).decode()).encode()
