@@ -22,7 +22,6 @@ BOM = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 MAX_ROWS = 100_000
 MAX_ROW_BYTES = 1 << 20
-EMPTY_LINE = "the line is empty"
 ROW_TOO_LONG = f"the row has more than {MAX_ROW_BYTES:,} bytes"
 # Maximum number of mistakes that are listed; others are only counted.
 MAX_MISTAKES = 100
@@ -62,9 +61,11 @@ class ParsedRow(NamedTuple):
     size: int
 
 
-class _RowMistake(NamedTuple):
+class _NoRow(NamedTuple):
+    """A line without a row; ``message`` says why, and is None if the line is blank."""
+
     line: int
-    message: str
+    message: str | None = None
 
 
 def read_rows(data: RowsFile, mistakes: Mistakes) -> Iterator[ParsedRow]:
@@ -103,24 +104,22 @@ def _detect_format(path: Path) -> Literal["csv", "jsonl"]:
         return "jsonl" if file.read(100).removeprefix(BOM).lstrip()[:1] in b"{[" else "csv"
 
 
-def _valid_rows(rows: Iterator[ParsedRow | _RowMistake], mistakes: Mistakes) -> Iterator[ParsedRow]:
-    """Yield the rows and collect the mistakes; ignore empty lines at the end of a file.
+def _valid_rows(rows: Iterator[ParsedRow | _NoRow], mistakes: Mistakes) -> Iterator[ParsedRow]:
+    """Yield the rows and collect the mistakes; skip blank lines.
 
-    Stop after more than ``MAX_ROWS`` mistakes: a file may consist of millions of empty lines.
+    Stop after more than ``MAX_ROWS`` mistakes or blank lines: a file may have millions of them.
     """
-    empty_lines: list[_RowMistake] = []
+    blank_count = 0
     for row in rows:
-        if isinstance(row, _RowMistake) and row.message == EMPTY_LINE:
-            empty_lines.append(row)
-            if len(empty_lines) <= MAX_ROWS:
-                continue
-        for line in empty_lines:
-            mistakes.add(*line)
-        empty_lines.clear()
-        if not isinstance(row, _RowMistake):
+        if isinstance(row, ParsedRow):
             yield row
-        elif row.message != EMPTY_LINE:
-            mistakes.add(*row)
+        elif row.message is None:
+            blank_count += 1
+            if blank_count > MAX_ROWS:
+                mistakes.add(row.line, f"the file has more than {MAX_ROWS:,} blank lines")
+                return
+        else:
+            mistakes.add(row.line, row.message)
         if mistakes.count > MAX_ROWS:
             return
 
@@ -144,19 +143,19 @@ def _read_lines_with_flaws(file: BinaryIO) -> Iterator[tuple[int, str, str | Non
         yield number, text, flaw
 
 
-def _read_jsonl_rows(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
+def _read_jsonl_rows(file: BinaryIO) -> Iterator[ParsedRow | _NoRow]:
     """Yield the rows of a JSONL file, all of one type, and a mistake for each invalid line."""
     row_type: type[RowValue] | None = None
     for number, text, flaw in _read_lines_with_flaws(file):
         if flaw is not None:
-            yield _RowMistake(number, flaw)
+            yield _NoRow(number, flaw)
         elif not text.strip():
-            yield _RowMistake(number, EMPTY_LINE)
+            yield _NoRow(number)
         else:
             try:
                 value = parse_row(_parse_json(text))
             except InvalidRowError as error:
-                yield _RowMistake(number, error.message)
+                yield _NoRow(number, error.message)
                 continue
             row_type = row_type or type(value)
             if isinstance(value, row_type):
@@ -165,7 +164,7 @@ def _read_jsonl_rows(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
                 message = (
                     "a file has either messages or prompts, and its first row differs from this one"
                 )
-                yield _RowMistake(number, message)
+                yield _NoRow(number, message)
 
 
 def _parse_json(text: str) -> Any:
@@ -193,7 +192,7 @@ def _reject_nan(name: str) -> None:
     raise InvalidRowError(f"{name} is not valid JSON")
 
 
-def _read_csv_rows(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
+def _read_csv_rows(file: BinaryIO) -> Iterator[ParsedRow | _NoRow]:
     """Yield the rows of a CSV file, and its mistakes; without a valid header, there are no rows."""
     # A field may be as long as its row; the csv module's default limit is shorter.
     csv.field_size_limit(2 * MAX_ROW_BYTES)
@@ -201,8 +200,9 @@ def _read_csv_rows(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
     for line, fields, flaws in _read_csv_records(file):
         if flaws:
             yield from flaws
-        elif header and not any(field.strip() for field in fields):
-            yield _RowMistake(line, EMPTY_LINE)
+        elif not any(field.strip() for field in fields):
+            yield _NoRow(line)
+            continue
         else:
             try:
                 if header is None:
@@ -210,7 +210,7 @@ def _read_csv_rows(file: BinaryIO) -> Iterator[ParsedRow | _RowMistake]:
                     continue
                 value = parse_prompt_row(header.to_dict(fields), header.pair)
             except InvalidRowError as error:
-                yield _RowMistake(line, error.message)
+                yield _NoRow(line, error.message)
             else:
                 yield ParsedRow(line, value, len(value.prompt) + len(value.answer))
         if header is None:
@@ -229,7 +229,7 @@ class _CsvLines:
 
     def begin_record(self) -> None:
         self.size = 0
-        self.flaws: list[_RowMistake] = []
+        self.flaws: list[_NoRow] = []
 
     def __iter__(self) -> Iterator[str]:
         for number, text, flaw in self._lines:
@@ -238,11 +238,11 @@ class _CsvLines:
                 hint = "a quotation mark may be missing; what follows has not been read"
                 raise InvalidRowError(f"{ROW_TOO_LONG}: {hint}")
             if flaw is not None:
-                self.flaws.append(_RowMistake(number, flaw))
+                self.flaws.append(_NoRow(number, flaw))
             yield text
 
 
-def _read_csv_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_RowMistake]]]:
+def _read_csv_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_NoRow]]]:
     """Yield each record's first line number, fields and mistakes; stop if a record is too long."""
     csv_lines = _CsvLines(file)
     reader = csv.reader(csv_lines, strict=True)
@@ -258,10 +258,10 @@ def _read_csv_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_Ro
             yield (
                 line,
                 [],
-                csv_lines.flaws or [_RowMistake(line, next(hints, "the row is not valid CSV"))],
+                csv_lines.flaws or [_NoRow(line, next(hints, "the row is not valid CSV"))],
             )
         except InvalidRowError as error:
-            yield line, [], [_RowMistake(line, error.message)]
+            yield line, [], [_NoRow(line, error.message)]
             return
 
 

@@ -10,10 +10,11 @@ KEY_PAIRS = (("prompt", "response"), ("input", "output"), ("prompt", "completion
 KEY_PAIRS_TEXT = "prompt and response, input and output, or prompt and completion"
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-# Known keys of a row with messages, and of a message.
-ROW_KEYS = frozenset({"messages", "tools", "parallel_tool_calls"})
+# Known keys of a message. ``refusal`` and ``annotations``, which answers have, are ignored.
 MESSAGE_KEYS = frozenset(
-    "role content name weight tool_calls tool_call_id refusal reasoning reasoning_content".split()
+    """
+    role content name weight tool_calls tool_call_id refusal annotations reasoning reasoning_content
+    """.split()
 )
 # Maximum number of messages per row: each answer is rendered with all messages before it.
 MAX_MESSAGES = 256
@@ -83,7 +84,7 @@ def parse_prompt_row(values: Mapping[str, Any], pair: tuple[str, str]) -> Prompt
 
 
 def parse_row(value: Any) -> RowValue:
-    """Return the row in a parsed line of JSON.
+    """Return the row in a parsed line of JSON; null counts as absent, other keys are ignored.
 
     Raises:
         InvalidRowError: The line is not a valid row.
@@ -93,13 +94,17 @@ def parse_row(value: Any) -> RowValue:
         raise InvalidRowError(
             f"the line is {_describe_type(value)}, and has to be a JSON object{hint}"
         )
-    if "messages" in value:
-        _refuse_unknown_keys(value, ROW_KEYS)
-        return _parse_chat_row(value)
-    if (pair := find_prompt_answer_keys(value)) is None:
+    row = _drop_nulls(value)
+    pair = find_prompt_answer_keys(row)
+    if "messages" in row:
+        if pair is not None:
+            raise InvalidRowError(f"the row has messages and {' and '.join(pair)}: use one of them")
+        if row.get("functions"):
+            raise InvalidRowError("a row has tools instead of functions")
+        return _parse_chat_row(row)
+    if pair is None:
         raise InvalidRowError(f"the row has neither messages nor {KEY_PAIRS_TEXT}")
-    _refuse_unknown_keys(value, pair)
-    return parse_prompt_row(value, pair)
+    return parse_prompt_row(row, pair)
 
 
 def _parse_chat_row(row: dict[str, Any]) -> ChatRow:
@@ -114,9 +119,10 @@ def _parse_chat_row(row: dict[str, Any]) -> ChatRow:
     learned: list[int] = []
     for index, message in enumerate(values):
         try:
-            messages.append(_parse_message(message))
+            parsed, weight = _parse_message(message)
+            messages.append(parsed)
             # A first message isn't learned: the model never answers an empty conversation.
-            if messages[-1]["role"] == "assistant" and _parse_weight(message) and index:
+            if parsed["role"] == "assistant" and weight and index:
                 learned.append(index)
         except InvalidRowError as error:
             raise InvalidRowError(f"messages[{index}]: {error.message}") from None
@@ -131,18 +137,22 @@ def _parse_chat_row(row: dict[str, Any]) -> ChatRow:
     return ChatRow(messages, _parse_tools(row.get("tools")), tuple(learned))
 
 
-def _parse_message(value: Any) -> dict[str, Any]:
+def _parse_message(value: Any) -> tuple[dict[str, Any], int]:
+    """Return a message for chat templates, and its weight."""
     if not isinstance(value, dict):
         raise InvalidRowError(f"it is {_describe_type(value)}, and has to be a JSON object")
-    _refuse_unknown_keys(value, MESSAGE_KEYS)
-    role = value.get("role")
+    # An empty list means the same as null: answers have it for tool calls and annotations.
+    present = {key: item for key, item in _drop_nulls(value).items() if item != []}
+    _refuse_unknown_keys(present)
+    role = present.get("role")
     if role not in ROLES:
         raise InvalidRowError(f"role has to be one of {', '.join(ROLES)}")
-    message = {"role": role, "content": _parse_content(value.get("content"))}
+    message = {"role": role, "content": _parse_content(present.get("content"))}
     for key in ("name", "tool_call_id"):
-        if value.get(key) is not None:
-            message[key] = _require_text(key, value[key])
-    return message | (_assistant_fields(value) if role == "assistant" else _parse_other_role(value))
+        if key in present:
+            message[key] = _require_text(key, present[key])
+    others = _assistant_fields(present) if role == "assistant" else _parse_other_role(present)
+    return message | others, _parse_weight(present)
 
 
 def _assistant_fields(message: dict[str, Any]) -> dict[str, Any]:
@@ -154,12 +164,12 @@ def _assistant_fields(message: dict[str, Any]) -> dict[str, Any]:
         raise InvalidRowError("the assistant's message has neither content nor tool_calls")
     # vLLM passes the reasoning to templates under both names.
     keys = ("reasoning", "reasoning_content")
-    text = next((message[key] for key in keys if message.get(key) is not None), None)
+    text = next((message[key] for key in keys if key in message), None)
     return calls if text is None else calls | dict.fromkeys(keys, _require_text(keys[0], text))
 
 
 def _parse_other_role(message: dict[str, Any]) -> dict[str, Any]:
-    if message.get("content") is None:
+    if "content" not in message:
         raise InvalidRowError("content is missing")
     if wrong := {"tool_calls", "weight"}.intersection(message):
         raise InvalidRowError(f"{min(wrong)} is for messages of the assistant")
@@ -171,25 +181,26 @@ def _parse_content(value: Any) -> str | list[dict[str, str]]:
         return ""
     if not isinstance(value, list):
         return _require_text("content", value)
-    for part in value:
-        if not isinstance(part, dict) or set(part) != {"type", "text"} or part["type"] != "text":
+    parts = [_drop_nulls(part) if isinstance(part, dict) else {} for part in value]
+    for part in parts:
+        if set(part) != {"type", "text"} or part["type"] != "text":
             raise InvalidRowError(
                 'content has to be a text, or a list of {"type": "text", "text": …}'
             )
         _require_text("text", part["text"])
-    return value
+    return parts
 
 
-def _parse_weight(message: dict[str, Any]) -> bool:
+def _parse_weight(message: dict[str, Any]) -> int:
     weight = message.get("weight", 1)
     if isinstance(weight, bool) or weight not in (0, 1):
         raise InvalidRowError("weight has to be 0 or 1")
-    return bool(weight)
+    return int(weight)
 
 
 def _parse_tool_calls(message: dict[str, Any]) -> dict[str, Any]:
     value = message.get("tool_calls")
-    if value is None or value == []:
+    if value is None:
         return {}
     if not isinstance(value, list):
         raise InvalidRowError(f"tool_calls is {_describe_type(value)}, and has to be a list")
@@ -233,9 +244,13 @@ def _require_text(name: str, value: Any) -> str:
     return value
 
 
-def _refuse_unknown_keys(row: Mapping[str, Any], known: Iterable[str]) -> None:
-    if unknown := sorted(set(row).difference(known)):
-        allowed = ", ".join(sorted(known))
+def _drop_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _refuse_unknown_keys(message: Mapping[str, Any]) -> None:
+    if unknown := sorted(set(message).difference(MESSAGE_KEYS)):
+        allowed = ", ".join(sorted(MESSAGE_KEYS))
         raise InvalidRowError(f"the key {quote_key(unknown[0])} is not known; known are {allowed}")
 
 

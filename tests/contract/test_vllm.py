@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import vllm
 from support.releases import needs_pinned_vllm, needs_vllm
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest, ChatMessage
 from vllm.exceptions import VLLMError, VLLMValidationError
 from vllm.sampling_params import RepetitionDetectionParams, SamplingParams
 from vllm.v1.core.sched.utils import check_sequence_repetition
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from trainer.values import ChatRow, parse_row
 from worker.engine import options
 from worker.engine.options.exclusions import EXCLUDED_OPTIONS
 from worker.engine.run.generation import sampling
@@ -162,3 +164,27 @@ def test_the_detection_of_repetitions_compares_no_more_tokens_than_the_limit_ass
             worst = max(worst, tokens.reads / (expected + own))
     # The limit isn't far above the worst case, either.
     assert worst > 0.4
+
+
+@needs_pinned_vllm
+@pytest.mark.parametrize("reasoning", [None, "", "a"])
+@pytest.mark.parametrize("reasoning_content", [None, "", "b"])
+def test_a_training_reads_the_same_reasoning_as_vllms_server(
+    reasoning: str | None, reasoning_content: str | None
+) -> None:
+    user, answer = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}
+    keys = {"reasoning": reasoning, "reasoning_content": reasoning_content}
+    request = ChatCompletionRequest.model_validate(
+        {"model": "demo", "messages": [user, {**answer, **keys}]}
+    )
+    row = parse_row({"messages": [user, {**answer, **keys}]})
+    assert isinstance(row, ChatRow)
+    served: Any = request.messages[1]
+    assert row.messages[1].get("reasoning") == served.get("reasoning")
+
+
+def test_a_training_reads_the_message_of_an_answer_of_vllms_server() -> None:
+    user, answer = {"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}
+    dumped = ChatMessage(**answer).model_dump()
+    assert dumped.keys() > answer.keys()
+    assert parse_row({"messages": [user, dumped]}) == parse_row({"messages": [user, answer]})

@@ -30,7 +30,7 @@ def read_mistakes(path: Path, content: bytes) -> Mistakes:
 
 CSV: dict[str, tuple[bytes, Mistakes]] = {
     "empty": (b"", [(None, "no rows")]),
-    "only blank lines": (b"\n\n", [(1, "name the columns")]),
+    "only blank lines": (b"\n\n", [(None, "no rows")]),
     "only a header": (HEADER, [(None, "no rows")]),
     "no header": (b"SECRET,b\nc,d\n", [(1, "prompt and response, input and output")]),
     "only one known column": (b"prompt,answer\na,b\n", [(1, "name the columns")]),
@@ -38,8 +38,6 @@ CSV: dict[str, tuple[bytes, Mistakes]] = {
     "semicolons": (b"prompt;response\na;b\n", [(1, "separated by commas")]),
     "one field too few": (HEADER + b"a,b\nSECRET\n", [(3, "1 field, and the header 2")]),
     "one field too many": (HEADER + b"a,b,SECRET\n", [(2, "3 fields, and the header 2")]),
-    "an empty row": (HEADER + b"a,b\n\nc,d\n", [(3, "the line is empty")]),
-    "commas only": (HEADER + b"a,b\n,\nc,d\n", [(3, "the line is empty")]),
     "an open quote": (HEADER + b'a,b\n"SECRET,d\n', [(3, "never closed")]),
     "a quote in a quote": (HEADER + b'"SEC"RET",b\nc,d\n', [(2, "doubled")]),
     "a carriage return": (HEADER + b"a,b\rc,d\n", [(2, "carriage return")]),
@@ -85,12 +83,14 @@ JSONL: dict[str, tuple[Any, str]] = {
     "a large number": (b"9" * 10_000, "not valid JSON"),
     "a list": ([{"prompt": "a", "response": "b"}], "one row a line"),
     "a string": ("SECRET", "is a text"),
-    "a blank line": (b" ", "the line is empty"),
     "no known keys": ({"text": "SECRET"}, "neither messages nor"),
-    "one key too many": ({"prompt": "a", "response": "b", "x": 1}, "'x' is not known; known are"),
     "two answers": ({"prompt": "a", "response": "b", "completion": "c"}, "several answers"),
     "a number as answer": ({"prompt": "a", "response": 5}, "response is a number"),
-    "null as prompt": ({"prompt": None, "response": "b"}, "prompt is null"),
+    "null as prompt": ({"prompt": None, "response": "b"}, "neither messages nor"),
+    "a prompt and messages": (
+        {"prompt": "a", "response": "b", "messages": [USER, ASSISTANT]},
+        "messages and prompt and response: use one of them",
+    ),
     "a key twice": (b'{"prompt": "a", "prompt": "b", "response": "c"}', "'prompt' occurs twice"),
     "half a surrogate pair": ({"prompt": "\ud83d", "response": "b"}, "surrogate"),
     "latin-1": (b'{"prompt": "\xfc", "response": "b"}', "not UTF-8"),
@@ -105,7 +105,7 @@ CHATS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "messages as a string": ({"messages": "SECRET"}, "a list of messages"),
     "a message that is a string": (chat("SECRET"), "messages[0]: it is a text"),
-    "an unknown key": (chat(USER, ASSISTANT, model="x"), "the key 'model'"),
+    "functions": (chat(USER, ASSISTANT, functions=[{"name": "f"}]), "tools instead of functions"),
     "an unknown key of a message": (chat({**USER, "x": 1}, ASSISTANT), "messages[0]: the key 'x'"),
     "an unknown role": (chat(USER, {"role": "SECRET"}), "messages[1]: role has to be"),
     "a role that is a list": (chat({"role": []}, ASSISTANT), "messages[0]: role"),
@@ -135,7 +135,15 @@ CHATS: dict[str, tuple[dict[str, Any], str]] = {
         calls({"function": {"name": "f", "arguments": "[1]"}}),
         "arguments have to be a JSON object",
     ),
-    "a user's call": (chat({**USER, "tool_calls": []}, ASSISTANT), "tool_calls is for"),
+    "a user's call": (chat({**USER, "tool_calls": [1]}, ASSISTANT), "tool_calls is for"),
+    "a call as in former chats": (
+        chat(USER, {**ASSISTANT, "function_call": {"name": "f"}}),
+        "messages[1]: the key 'function_call' is not known; known are annotations",
+    ),
+    "another key of a part": (
+        chat({**USER, "content": [{"type": "text", "text": "a", "x": 1}]}, ASSISTANT),
+        "content has to be a text, or",
+    ),
 }
 
 
@@ -175,15 +183,15 @@ def test_no_more_lines_are_read_after_as_many_mistakes_as_rows(
     monkeypatch.setattr(reading, "MAX_ROWS", 3)
     for name, row in (("rows.csv", b"a,b"), ("rows.jsonl", json.dumps(chat(USER, ASSISTANT)))):
         path, line = tmp_path / name, row if isinstance(row, bytes) else row.encode()
-        for ending in (b"\n" * 3, b"\n" * 2):
-            begin = HEADER if name.endswith("csv") else b""
-            assert read_mistakes(path, begin + line + b"\n" + ending) == []
+        begin = (HEADER if name.endswith("csv") else b"") + line + b"\n"
+        assert read_mistakes(path, begin + b"\n" * 3) == []
+        (blank,) = read_mistakes(path, begin + b"\n" * 9_000)
+        assert blank[1] == "the file has more than 3 blank lines"
         # A line that is read counts, also if it is not listed.
-        for lines in (b"\n" * 9_000, b"5\n" * 9_000, (b"\n" * 2 + line + b"\n") * 3_000):
-            path.write_bytes(begin + line + b"\n" + lines)
-            mistakes = reading.Mistakes("training_file")
-            list(reading.read_rows(RowsFile(path=path), mistakes))
-            assert 3 < mistakes.count < 9
+        path.write_bytes(begin + b"5\n" * 9_000)
+        mistakes = reading.Mistakes("training_file")
+        list(reading.read_rows(RowsFile(path=path), mistakes))
+        assert 3 < mistakes.count < 9
 
 
 # Characters of a row, and the iterations of an empty loop for which it may be read.

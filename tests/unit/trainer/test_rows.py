@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai.types.chat import ChatCompletionMessage
 
 from trainer.rows import Mistakes, read_rows
 from trainer.spec import RowsFile
-from trainer.values import ChatRow, PromptRow
+from trainer.values import ChatRow, PromptRow, parse_row
 
 USER = {"role": "user", "content": "hi"}
 ASSISTANT = {"role": "assistant", "content": "ho"}
@@ -46,6 +49,27 @@ def test_a_file_of_each_format_is_read(
     assert read(tmp_path / name, content + end) == [(line, PromptRow("a", "b"))]
 
 
+# Lines without a row.
+BLANK = ["", "  ", "\r", "\t"]
+
+
+@given(st.lists(st.sampled_from([*BLANK, ",", "rows"]), min_size=2))
+@pytest.mark.parametrize(
+    ("name", "header", "row"),
+    [("rows.csv", "prompt,response", "a,b"), ("rows.jsonl", "", JSONL.decode())],
+)
+def test_blank_lines_are_skipped_and_counted(
+    tmp_path_factory: pytest.TempPathFactory, name: str, header: str, row: str, lines: list[str]
+) -> None:
+    # A line of commas is a blank row of a table.
+    blank = {",": "," if header else ""}
+    content = ["", header, row, *(row if one == "rows" else blank.get(one, one) for one in lines)]
+    rows = [number for number, line in enumerate(content, 1) if line == row]
+    path = tmp_path_factory.getbasetemp() / name
+    found = read(path, "\n".join(content).encode())
+    assert found == [(number, PromptRow("a", "b")) for number in rows]
+
+
 def test_a_row_of_csv_has_the_number_of_its_first_line(tmp_path: Path) -> None:
     content = b'prompt,response\r\n"a\r\n\r\nb","c ""d"""\r\ne,f\r\n'
     expected = [(2, PromptRow("a\r\n\r\nb", 'c "d"')), (5, PromptRow("e", "f"))]
@@ -69,6 +93,71 @@ PARSED_CALL = {**CALL, "function": {"name": "f", "arguments": {"x": 1}}}
 DEVELOPER, NAMED_USER = {"role": "developer", "content": "use f"}, {**USER, "name": "ada"}
 RESULT = {"role": "tool", "content": "", "tool_call_id": "1"}
 REASONING_ANSWER = {**ASSISTANT, "reasoning_content": "so"}
+
+
+# Keys that a row may have besides those of its form, with their values.
+OTHER_KEYS = st.dictionaries(
+    st.sampled_from(["id", "split", "source", "model", "metadata", "x"]), st.none() | st.text()
+)
+NULLS = st.sets(st.sampled_from(["messages", "tools", "prompt", "response", "completion", "input"]))
+
+
+def with_nulls(value: dict[str, Any], names: set[str]) -> dict[str, Any]:
+    return {**dict.fromkeys(names), **value}
+
+
+@given(OTHER_KEYS, NULLS)
+def test_other_keys_of_a_row_are_ignored_and_null_counts_as_absent(
+    others: dict[str, Any], nulls: set[str]
+) -> None:
+    for row in ({"prompt": "a", "response": "b"}, {"messages": [USER, ASSISTANT]}):
+        assert parse_row(with_nulls({**row, **others}, nulls)) == parse_row(row)
+
+
+# Keys of messages in OpenAI's and vLLM's answers, with the values that stand for nothing.
+EMPTY_KEYS: dict[str, list[Any]] = {
+    **{key: [None] for key in ("audio", "function_call", "refusal", "name", "reasoning", "x")},
+    **{key: [None] for key in ("reasoning_content", "weight", "tool_call_id")},
+    **{key: [None, []] for key in ("annotations", "tool_calls")},
+}
+empty_keys = st.fixed_dictionaries(
+    {}, optional={key: st.sampled_from(values) for key, values in EMPTY_KEYS.items()}
+)
+
+
+@given(empty_keys, empty_keys)
+def test_null_counts_as_absent_in_messages(first: dict[str, Any], second: dict[str, Any]) -> None:
+    part = {"type": "text", "text": "hi"}
+    plain = [{**USER, "content": [part]}, {**ASSISTANT, "tool_calls": [CALL]}]
+    dumped: list[Any] = [
+        {**first, **USER, "content": [{**part, "annotations": None, "cache_control": None}]},
+        {**second, **plain[1]},
+    ]
+    assert parse_row({"messages": dumped}) == parse_row({"messages": plain})
+
+
+def test_the_message_of_an_answer_is_trained_on_unchanged() -> None:
+    place = {"url": "https://example.com", "title": "a", "start_index": 0, "end_index": 1}
+    citation = {"type": "url_citation", "url_citation": place}
+    for keys in ({}, {"refusal": "no"}, {"annotations": [citation], "reasoning": None}):
+        answer = ChatCompletionMessage.model_validate({**ASSISTANT, **keys}).model_dump()
+        assert answer.keys() > ASSISTANT.keys()
+        assert parse_row({"messages": [USER, answer]}) == parse_row({"messages": [USER, ASSISTANT]})
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [
+        ({"reasoning": "a"}, "a"),
+        ({"reasoning_content": "a"}, "a"),
+        ({"reasoning": None, "reasoning_content": "a"}, "a"),
+        ({"reasoning": "a", "reasoning_content": "b"}, "a"),
+    ],
+)
+def test_reasoning_has_two_names(keys: dict[str, Any], text: str) -> None:
+    row = parse_row({"messages": [USER, {**ASSISTANT, **keys}]})
+    assert isinstance(row, ChatRow)
+    assert row.messages[1] == {**ASSISTANT, "reasoning": text, "reasoning_content": text}
 
 
 @pytest.mark.parametrize(
