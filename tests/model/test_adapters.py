@@ -238,6 +238,7 @@ async def test_no_adapter_name_leads_out_of_the_folder(
     lora = name.format(volume=volume)
     status, message = await refusal(ask, lora=lora)
     assert (status, "no model or adapter" in message) == (404, True)
+    assert ("adapters/linked leads out of adapters/ by a symlink" in message) == (name == "linked")
     assert lora not in await call("adapter_problems_on_volume")
     with pytest.raises(WorkerError) as caught:
         await call("load_adapter", lora)

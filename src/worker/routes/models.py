@@ -56,8 +56,13 @@ async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, 
     if match is None:
         location = adapters_location(request)
         location.check_name("adapter", name)
-        advice = unknown_model_advice(name, (card["id"] for _, card in all_cards))
-        raise UnknownRoute(f"There is no model {name!r}; {advice}{location.adapters_note}")
+        usable = (card["id"] for _, card in all_cards if "problem" not in card)
+        message = f"There is no model {name!r}; {unknown_model_advice(name, usable)}"
+        message += location.adapters_note
+        if serves_adapters(request):
+            root = adapters.adapters_directory(request.settings.base_path)
+            message += await asyncio.to_thread(adapters.explain_missing_adapter, root, name)
+        raise UnknownRoute(message)
     return match
 
 
@@ -101,9 +106,14 @@ async def check_on_volume(base: BaseModelHandle, card: dict[str, Any], action: s
 
 def adapters_location(request: RouteRequest) -> VolumeLocation:
     """Return the volume of the adapters; an unknown one if no model of the worker serves any."""
-    if all(base.model.max_lora_rank is None for base in request.engines.base_models):
+    if not serves_adapters(request):
         return UNKNOWN_LOCATION
     return VolumeLocation.from_settings(request.settings)
+
+
+def serves_adapters(request: RouteRequest) -> bool:
+    """Return whether any model of the worker can have adapters."""
+    return any(base.model.max_lora_rank is not None for base in request.engines.base_models)
 
 
 async def _base_and_adapter_cards(base: BaseModelHandle, request_id: str) -> list[dict[str, Any]]:

@@ -59,17 +59,43 @@ def adapter_version(root: Path, name: str) -> AdapterVersion | None:
     Raises:
         OSError: The volume can't be read.
     """
-    if not NAME_PATTERN.fullmatch(name):
+    if _find_flaw(root, name) is not None:
         return None
+    files = [root / name / file for file in FILES]
+    stats = [file.stat() if file.is_file() else None for file in files]
+    return tuple(stat and (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+
+
+def explain_missing_adapter(root: Path, name: str) -> str:
+    """Return why an entry of ``root`` is no adapter, as a sentence that follows another one.
+
+    The result is empty if there is no such entry, or if it is hidden or an adapter. Reads the
+    volume, so call it in a thread.
+    """
+    with contextlib.suppress(OSError):
+        if not name.startswith(".") and name in {entry.name for entry in root.iterdir()}:
+            missing = [file for file in FILES if not (root / name / file).is_file()]
+            flaw = _find_flaw(root, name) or (missing and f"has no {' and no '.join(missing)}")
+            return f" {ADAPTERS_DIRECTORY}/{name} {flaw}." if flaw else ""
+    return ""
+
+
+def _find_flaw(root: Path, name: str) -> str | None:
+    """Return why an entry of ``root`` can't be an adapter, whatever files it has.
+
+    Raises:
+        OSError: The volume can't be read.
+    """
+    if not NAME_PATTERN.fullmatch(name):
+        return "has a name that no adapter can have: letters, digits and ._- only"
     try:
         top, folder = root.resolve(), (root / name).resolve()
         files = [(folder / file).resolve() for file in FILES]
-    except RuntimeError:  # symlink loop
-        return None
-    if not folder.is_dir() or not all(path.is_relative_to(top) for path in (folder, *files)):
-        return None
-    stats = [file.stat() if file.is_file() else None for file in files]
-    return tuple(stat and (stat.st_mtime_ns, stat.st_size, stat.st_ino) for stat in stats)
+    except RuntimeError:
+        return "is a symlink to itself"
+    if not all(path.is_relative_to(top) for path in (folder, *files)):
+        return f"leads out of {ADAPTERS_DIRECTORY}/ by a symlink: copy the files into it"
+    return None if folder.is_dir() else "is no directory"
 
 
 def origin_fine_tune_id(root: Path, name: str) -> str | None:

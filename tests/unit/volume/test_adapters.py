@@ -12,6 +12,7 @@ from worker.volume.adapters import (
     adapter_file_paths,
     adapter_names,
     adapter_version,
+    explain_missing_adapter,
     remove_adapter,
 )
 
@@ -59,6 +60,35 @@ def test_a_link_out_of_the_directory_is_not_followed(adapter: Path, linked: str)
     (adapter / linked).rename(outside)
     (adapter.parent / "good" if linked == "." else adapter / linked).symlink_to(outside)
     assert look_up(adapter) == (False, [])
+
+
+LINKED = "leads out of adapters/ by a symlink: copy the files into it"
+
+
+@pytest.mark.parametrize("linked", [".", CONFIG, WEIGHTS])
+def test_the_reason_why_an_entry_is_no_adapter_names_a_link(adapter: Path, linked: str) -> None:
+    assert explain_missing_adapter(adapter.parent, "good") == ""
+    test_a_link_out_of_the_directory_is_not_followed(adapter, linked)
+    assert explain_missing_adapter(adapter.parent, "good") == f" adapters/good {LINKED}."
+
+
+def test_the_reason_why_an_entry_is_no_adapter_names_its_flaw(adapter: Path) -> None:
+    root = adapter.parent
+    (root / "circle").symlink_to("circle")
+    (root / "dangling").symlink_to(root.parent / "none")
+    (root / "file").write_text("")
+    (root / "go od").mkdir()
+    (root / "half").mkdir()
+    (root / "half" / CONFIG).write_text("{}")
+    (root / ".hidden").mkdir()
+    names = "has a name that no adapter can have: letters, digits and ._- only"
+    flaws = {"circle": "is a symlink to itself", "dangling": LINKED, "file": "is no directory"}
+    flaws |= {"go od": names, "half": f"has no {WEIGHTS}"}
+    for name, flaw in flaws.items():
+        assert explain_missing_adapter(root, name) == f" adapters/{name} {flaw}."
+    for name in ("none", ".hidden", ".", "..", "../adapters", str(adapter), "\ud800", "", "\0"):
+        assert explain_missing_adapter(root, name) == ""
+    assert explain_missing_adapter(root / "none", "good") == ""
 
 
 def test_a_link_to_another_adapter_is_followed_and_a_circular_link_is_not(adapter: Path) -> None:

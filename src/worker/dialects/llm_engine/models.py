@@ -116,7 +116,7 @@ def _endpoint_object(base: BaseModelHandle, card: dict[str, Any]) -> dict[str, A
         "name": card["id"],
         "model_name": card["parent"] or card["id"],
         "source": "hugging_face",
-        "status": "READY",
+        "status": "UPDATE_FAILED" if "problem" in card else "READY",
         "inference_framework": "vllm",
         "inference_framework_tag": None,
         "num_shards": base.model.gpu_count,

@@ -48,6 +48,10 @@ async def test_models_and_adapters_are_listed_with_their_base_model(caller: Call
         assert (endpoint["quantize"], endpoint["num_shards"]) == ("awq", 4)
         assert (endpoint["source"], endpoint["status"]) == ("hugging_face", "READY")
     assert await caller.get(f"{ENDPOINTS}/org/demo") == endpoints[0]
+    caller.engine.broken_adapters = {"broken": "rank 64"}
+    *others, broken = (await caller.get(ENDPOINTS))["model_endpoints"]
+    assert others == endpoints
+    assert broken == {**endpoints[2], "id": "broken", "name": "broken", "status": "UPDATE_FAILED"}
     # LLM Engine's client knows only some quantizations.
     caller.engine.model = replace(caller.engine.model, quantization="fp8")
     assert (await caller.get(f"{ENDPOINTS}/org/demo"))["quantize"] is None

@@ -28,6 +28,7 @@ from worker.volume.adapters import (
     adapter_names,
     adapter_version,
     adapters_directory,
+    explain_missing_adapter,
 )
 from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 
@@ -120,6 +121,8 @@ class Adapters:
             advice = unknown_model_advice(name, await self._list_models())
             message = f"There is no model or adapter {name!r}; {advice}"
             message += self._location.adapters_note
+            if self.is_enabled:
+                message += await asyncio.to_thread(explain_missing_adapter, self._root, name)
             raise RefusedByEngine(message, status=404, param=param)
         request: LoRARequest = raise_for_error_response(resolution)
         return request
