@@ -32,15 +32,13 @@ from worker.limits.grammars import (
     MAX_TOKEN_S,
 )
 
-# Tokens of a walk, and seconds of CPU time for all of them.
+# Tokens of a walk; and seconds of CPU time for all walks, after which the kernel ends the trial.
 MAX_STEPS = 384
-MAX_STEPS_S = 1.0
-# Limit for a single token, which may take longer than all others: the kernel ends the trial.
 MAX_WALKS_S = 5.0
-# Random walks: the probability of each to leave the part of the text that it is in. One that never
-# leaves finds a slow part at the beginning, and the others find slow parts behind short ones.
-LEAVING = (0.0, 0.02, 0.1, 0.3)
-RANDOM_WALK_S = 0.25
+# The walks: the probability of each to leave the part of the text that it is in, and its seconds of
+# CPU time. Those that never leave find a slow part at the beginning, and the others find slow parts
+# behind short ones.
+WALKS = ((0.0, 1.0), (0.0, 1.0), (0.02, 0.25), (0.1, 0.25), (0.3, 0.25))
 # Characters of tokens that lead from one part of a JSON text to the next.
 SEPARATORS = b' \t\r\n{}[]":,'
 # Vocabulary for the regular expressions in a schema. Compiling takes as long as the vocabulary is
@@ -191,19 +189,22 @@ class CompilerWithWalks:
     def walk_all_ways(self, compiled: Any) -> tuple[str, float]:
         """Return the outcome of several walks, and the most CPU seconds for a token."""
         restart_timer(MAX_WALKS_S)
-        # One way through the grammar may be short and the other slow.
-        walks = [self._walk(compiled, partial(_choose_by_index, index)) for index in (-1, 0)]
-        for leaving in LEAVING:
-            if all(outcome == FINE for outcome, _ in walks):
-                choose = partial(self._choose_randomly, random.Random(leaving), leaving)
-                walks.append(self._walk(compiled, choose, RANDOM_WALK_S))
-        outcome = next((outcome for outcome, _ in walks if outcome != FINE), FINE)
-        return outcome, max(step_s for _, step_s in walks)
+        worst_s = 0.0
+        for seed, (leaving, max_s) in enumerate(WALKS):
+            choose = partial(self._choose_token, random.Random(seed), leaving)
+            outcome, step_s = self._walk(compiled, choose, max_s)
+            worst_s = max(worst_s, step_s)
+            if outcome != FINE:
+                return outcome, worst_s
+        return FINE, worst_s
 
-    def _choose_randomly(
+    def _choose_token(
         self, source: random.Random, leaving: float, allowed: np.ndarray, previous: int
     ) -> int:
-        """Return the previous token or another one within this part of a text, or a separator."""
+        """Return the previous token or another one within this part of a text, or a separator.
+
+        Each repetition of a token adds parses to an ambiguous grammar.
+        """
         inner, separators = allowed & ~self._separators, allowed & self._separators & ~self._spaces
         if inner.any() and (source.random() >= leaving or not separators.any()):
             if previous >= 0 and inner[previous]:
@@ -217,7 +218,7 @@ class CompilerWithWalks:
         self,
         compiled: Any,
         choose: Callable[[np.ndarray, int], int],
-        max_s: float = MAX_STEPS_S,
+        max_s: float,
     ) -> tuple[str, float]:
         """Let a grammar accept some tokens, one after another.
 
@@ -286,11 +287,6 @@ def parse_grammar(kind: str, spec: str, *, compact: bool, **_: object) -> Any:
         case "lark":
             return xgr.Grammar.from_lark(spec)
     return xgr.Grammar.from_ebnf(spec)
-
-
-def _choose_by_index(index: int, allowed: np.ndarray, previous: int) -> int:
-    """Return the previous token: it adds parses to an ambiguous grammar; or one by its index."""
-    return previous if previous >= 0 and allowed[previous] else int(np.flatnonzero(allowed)[index])
 
 
 def _average_last(times_s: list[float]) -> float:
