@@ -105,10 +105,14 @@ class Proxy:
         """Return a request with its body, if its route takes one.
 
         Raises:
-            Refusal: If the body is too large or too slow, is a broken form, or can't be stored.
+            Refusal: If the body is compressed, too large or too slow, is a broken form, or can't be
+                stored.
         """
         if not takes_body(request, self._endpoint.id):
             return request
+        if (encoding := request.header("content-encoding").strip()).lower() not in ("", "identity"):
+            text = f"The header Content-Encoding is {encoding[:64]!r}"
+            raise Refusal(415, f"{text}: send the body uncompressed, without this header.")
         if not is_upload(request, self._endpoint.id):
             parts = body.read_parts(f"The body has more than {MAX_BODY_BYTES:,} bytes.")
             return replace(request, body=b"".join([part async for part in parts]))

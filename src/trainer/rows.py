@@ -17,6 +17,7 @@ from trainer.values import (
     parse_row,
     quote_key,
 )
+from worker.compression import find_compression
 
 BOM = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -76,6 +77,9 @@ def read_rows(data: RowsFile, mistakes: Mistakes) -> Iterator[ParsedRow]:
     """
     if not data.path.is_file():
         mistakes.add(None, "there is no such file")
+        return
+    if compression := find_compression(data.path):
+        mistakes.add(None, f"the file is compressed ({compression}), and has to be CSV or JSONL")
         return
     file_format = data.form or _detect_format(data.path)
     with data.path.open("rb") as file:

@@ -4,9 +4,12 @@ JSON allows three characters in strings at which some readers end a line: U+0085
 Among these readers are Python's ``str.splitlines`` and ``iter_lines`` of httpx and OpenAI's client.
 """
 
+import json
 from typing import Any
 
 import msgspec
+
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def escape_line_breaks(text: str) -> str:
@@ -25,3 +28,12 @@ def encode_line(value: Any) -> bytes:
         UnicodeEncodeError: A text contains half of a surrogate pair.
     """
     return escape_line_breaks(msgspec.json.encode(value).decode()).encode()
+
+
+def encode_unchecked_line(value: Any) -> bytes:
+    """Return a caller's value as JSON for one line of a file, with its line feed.
+
+    The line is checked by its reader, like a line of the caller's own file: it may contain NaN, and
+    half of a surrogate pair, which is written as its escape.
+    """
+    return f"{escape_line_breaks(_encode(value))}\n".encode(errors="backslashreplace")

@@ -30,6 +30,7 @@ from worker.batches.lines import BatchLimits
 from worker.dialects.llm_engine import batch_inputs, batch_output, completions
 from worker.dialects.llm_engine.batch_requests import BatchCompletionsRequest
 from worker.fine_tunes.sources import RowSources
+from worker.json_lines import encode_unchecked_line
 from worker.routes import events
 
 BREAKS = "\x85\u2028\u2029"
@@ -84,21 +85,20 @@ def stored_rows(text: str) -> bytes:
     return b"".join(content)
 
 
+def make_error(shape: events.ErrorFormat, text: str) -> str:
+    error = {"code": 500, "param": None, "request_id": "job-1", "message": text}
+    return "".join(shape.make_last_events({"error": error}))
+
+
 splitter = events.EventSplitter
-ERROR = {"code": 500, "param": None, "request_id": "job-1"}
 # Everything that writes lines or events, as a function of a text in them.
 WRITERS: dict[str, Callable[[str], str | bytes]] = {
     "an inner event": lambda text: splitter().decode_inner_event(raw_event(text)) or "",
     "the first events": lambda text: "".join(splitter().split_part(raw_event(text) * 2)),
     "the end of a response": lambda text: events.name_incomplete(completed_event(text)),
-    **{
-        f"an error ({place})": lambda text, shape=shape: "".join(
-            shape.make_last_events({"error": {**ERROR, "message": text}})
-        )
-        for place, shape in enumerate(
-            (events.OPENAI_ERRORS, events.RESPONSES_ERRORS, events.ANTHROPIC_ERRORS)
-        )
-    },
+    "OpenAI's error": lambda text: make_error(events.OPENAI_ERRORS, text),
+    "an error of a response": lambda text: make_error(events.RESPONSES_ERRORS, text),
+    "Anthropic's error": lambda text: make_error(events.ANTHROPIC_ERRORS, text),
     "a receipt": lambda text: "".join(events.OPENAI_ERRORS.make_receipt_events({"user": text})),
     "LLM Engine's events": lambda text: completions._render_events(
         stream_settings(), [{"output": {"text": text}}]
@@ -131,6 +131,14 @@ def test_a_text_breaks_no_line_and_is_unchanged(writer: str, text: str) -> None:
     data = [line.removeprefix("data: ") for line in lines if line.startswith(("data: {", "{"))]
     assert data
     assert all(json.dumps(text)[1:-1] in json.dumps(json.loads(one)) for one in data)
+
+
+@given(texts | st.text(st.characters(categories=["Cs", "Lu"])))
+def test_half_of_a_surrogate_pair_in_a_callers_line_is_found_by_its_reader(text: str) -> None:
+    line = encode_unchecked_line({"prompt": text}).decode()
+    # Both halves in succession are the character.
+    joined = text.encode("utf-16", errors="surrogatepass").decode("utf-16", errors="surrogatepass")
+    assert [json.loads(one) for one in lines_of(line)] == [{"prompt": joined}]
 
 
 # The same in files and streams:

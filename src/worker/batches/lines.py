@@ -1,5 +1,6 @@
 """Reads and validates the lines in the input of a batch, and divides the input into shards."""
 
+import json
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from worker.compression import find_compression
 from worker.limits.bodies import MAX_VALUES
 from worker.validation import StrictModel
 
@@ -140,7 +142,7 @@ def parse_request(line: InputLine, endpoint: str) -> dict[str, Any]:
     try:
         request = msgspec.json.decode(line.text)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise InvalidLine("invalid_json_line", "the line is not valid JSON in UTF-8") from None
+        raise InvalidLine("invalid_json_line", _describe_flaw(line.text)) from None
     if not isinstance(request, dict):
         raise InvalidLine("invalid_json_line", "the line is not a JSON object")
     custom_id, body = request.get("custom_id"), request.get("body")
@@ -153,6 +155,18 @@ def parse_request(line: InputLine, endpoint: str) -> dict[str, Any]:
     if not isinstance(body, dict) or body.get("stream"):
         raise InvalidLine("invalid_body", "body: a JSON object, without stream", "body")
     return request
+
+
+def _describe_flaw(text: bytes) -> str:
+    """Return why a line can't be decoded."""
+    try:
+        # Unlike msgspec, Python decodes half of a surrogate pair, but can't encode it.
+        json.dumps(json.loads(text), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return "a text in the line contains half of a surrogate pair"
+    except (ValueError, RecursionError):
+        pass
+    return "the line is not valid JSON in UTF-8"
 
 
 def plan_input(
@@ -171,6 +185,9 @@ def plan_input(
         OSError: The input can't be read.
     """
     stat = path.stat()
+    if compression := find_compression(path):
+        message = f"the input is compressed ({compression}): send it uncompressed"
+        return [make_mistake("compressed_file", message)]
     mistakes: list[dict[str, Any]] = []
     first_lines: dict[str, int] = {}
     offsets, numbers = array("Q"), array("I")

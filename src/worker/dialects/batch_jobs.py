@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import json
 from typing import Any
 
 from worker.batches.record import Batch, StoredBatch
@@ -13,6 +12,7 @@ from worker.dialects.openai import objects
 from worker.errors import NoEngine, OnOtherVolume, WorkerError
 from worker.job import BatchJob
 from worker.job.openai import BatchLine
+from worker.json_lines import encode_unchecked_line
 from worker.json_lines import escape_line_breaks
 from worker.limits.bodies import check_size
 from worker.long_work import runner
@@ -26,8 +26,6 @@ from worker.validation import name_field_in_errors
 
 # Default priority of batch lines in the engine's scheduler; other requests have 0 and come first.
 LINE_PRIORITY = 100
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def make_answer(
@@ -97,10 +95,7 @@ def _find_or_create_batch(
             batches.files.add_volume_file(spec.input_path, purpose="batch", id=file_id)
     else:
         # The lines are written unchecked: the batch lists an invalid line among its errors later.
-        lines = (
-            (escape_line_breaks(_encode(line)) + "\n").encode(errors="surrogatepass")
-            for line in spec.requests or ()
-        )
+        lines = map(encode_unchecked_line, spec.requests or ())
         batches.files.receive(lines, filename=f"{batch_id}.jsonl", purpose="batch", id=file_id)
         # The job may wait for hours, and does not need them any more.
         (spec.requests or []).clear()

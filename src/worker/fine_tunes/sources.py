@@ -1,7 +1,6 @@
 """Sources of rows for a fine-tune: uploaded files, paths on the volume, URLs, and the job."""
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -11,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 from worker.errors import InvalidInput
 from worker.files import FILE_PREFIX, Files
 from worker.fine_tunes.record import FineTunes
-from worker.json_lines import escape_line_breaks
+from worker.json_lines import encode_unchecked_line
 from worker.media.addresses import UnusableURL
 from worker.media.fetcher import GENERIC_TYPES, ContentTypes, WebFetcher
 from worker.validation import name_field_in_errors
@@ -31,8 +30,6 @@ URL_SCHEMES = ("http://", "https://")
 # Seconds for fetching a file.
 FETCH_TIMEOUT_S = 120.0
 MAX_FILE_NAME_LENGTH = 255
-
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @dataclass(slots=True)
@@ -88,9 +85,7 @@ class RowSources:
     def store_rows(self, rows: Sequence[Mapping[str, Any]], id: str) -> str:
         """Store rows from a job as a file, and return its id."""
         # Invalid rows are reported later, with the numbers of their lines.
-        lines = (
-            (escape_line_breaks(_encode(row)) + "\n").encode(errors="surrogatepass") for row in rows
-        )
+        lines = map(encode_unchecked_line, rows)
         with name_field_in_errors("rows"):
             file = self.files.receive(lines, filename=f"{id}.jsonl", purpose=PURPOSE, id=id)
         return file.id

@@ -12,6 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from worker.errors import EngineBusy, InvalidInput, RequestError
+from worker.validation import MAX_KEY_LENGTH
 
 # Minimum rate in bytes per second; reading a slower body is aborted.
 MIN_RATE = 10_000
@@ -111,9 +112,13 @@ class BodyReader:
         """Yield the parts of a request's body; it counts as in memory until the generator ends.
 
         Raises:
-            RequestError: The body is too large or arrives too slowly.
+            RequestError: The body is compressed, too large, or arrives too slowly.
             EngineBusy: Too many bodies are in memory.
         """
+        encoding = ", ".join(request.headers.getlist("content-encoding"))
+        if encoding.strip().lower() not in ("", "identity"):
+            text = f"The header Content-Encoding is {encoding[:MAX_KEY_LENGTH]!r}"
+            raise InvalidBody(415, f"{text}: send the body uncompressed, without this header.")
         declared = request.headers.get("content-length", "")
         self._check_size(int(declared) if declared.isdecimal() else 0)
         stream, size = request.stream(), 0

@@ -1,5 +1,6 @@
 """Inputs of batches: refused inputs with their first mistake, and unusual accepted inputs."""
 
+import gzip
 import json
 from typing import Any, NamedTuple
 
@@ -52,11 +53,14 @@ class WrongInput(NamedTuple):
 
 NO_ID, TWICE = ("invalid_custom_id", "duplicate_custom_id")
 TOO_LONG = ("line_too_large", 2, None, "MAX_INPUT_MB")
+SURROGATE = "a text in the line contains half of a surrogate pair"
 
 WRONG_INPUTS = {
     "no lines": WrongInput(b"", "empty_file", None, message_part="no lines"),
     "only blank lines": WrongInput(b"\n \r\n\t\n   ", "empty_file", None),
     "only a byte order mark": WrongInput(BOM, "empty_file", None),
+    "gzip": WrongInput(gzip.compress(TWO), "compressed_file", None, None, "compressed (gzip)"),
+    "zstd": WrongInput(b"\x28\xb5\x2f\xfd", "compressed_file", None, None, "compressed (zstd)"),
     **{
         name: WrongInput(content, "invalid_json_line", number, message_part=says)
         for name, content, number, says in (
@@ -74,9 +78,10 @@ WRONG_INPUTS = {
             ("Latin-1", GOOD + line_with_custom_id('"\udcfc"')[:-1] + b"\n", 2, ""),
             ("Latin-1 in a body", GOOD.replace(b"c0", b"\xfc"), 1, ""),
             ("a NUL byte", GOOD.replace(b"c0", b"c\x000"), 1, ""),
-            ("half a surrogate pair", line_with_custom_id(r'"\ud800"'), 1, ""),
-            ("the second half of one", line_with_body(r'{"messages": "\udc00"}'), 1, ""),
-            ("a surrogate as bytes", line_with_custom_id('"\ud800"'), 1, ""),
+            ("half a surrogate pair", line_with_custom_id(r'"\ud800"'), 1, SURROGATE),
+            ("the second half of one", line_with_body(r'{"messages": "\udc00"}'), 1, SURROGATE),
+            ("half a pair in a broken line", b'{"a": "\\ud800"', 1, "not valid JSON in UTF-8"),
+            ("a surrogate as bytes", line_with_custom_id('"\ud800"'), 1, SURROGATE),
             ("100,000 brackets", GOOD + line_with_body("[" * 100_000), 2, ""),
             ("99,000 brackets, closed", line_with_body("[" * 99_000 + "]" * 99_000), 1, ""),
             ("a number beyond all", line_with_body('{"seed": 1e999}'), 1, ""),

@@ -8,7 +8,15 @@ from typing import Any
 import pytest
 from support.batches import BatchWorker, line, lines, run_batch, to_jsonl, worker_with_volume
 from support.engine.scripted import CHAT
-from support.tables.batch_inputs import BOM, ENVIRON, GOOD, VALID_INPUTS, WRONG_INPUTS, WrongInput
+from support.tables.batch_inputs import (
+    BOM,
+    ENVIRON,
+    GOOD,
+    SURROGATE,
+    VALID_INPUTS,
+    WRONG_INPUTS,
+    WrongInput,
+)
 from support.volume.records import all_records
 
 INPUT = "input.jsonl"
@@ -92,4 +100,5 @@ async def test_lines_inside_a_job_are_checked_like_lines_of_a_file(
     assert (batch["status"], batch_worker.engine.requests) == ("failed", [])
     (mistake,) = batch["errors"]["data"]
     assert mistake["line"] == 3
+    assert (mistake["message"] == SURROGATE) == (wrong_line["custom_id"] == "\ud800")
     assert [record for record in caplog.records if record.levelno > logging.INFO] == []

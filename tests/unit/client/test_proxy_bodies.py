@@ -1,10 +1,12 @@
 """The bodies of requests to the proxy: when they are read, and their limits."""
 
 import asyncio
+import gzip
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx2
 import pytest
 from support.processes.background import HUNG_S, poll_until
 from support.scripted_endpoint import OutputsFunction, run_proxy
@@ -78,6 +80,19 @@ async def test_a_body_is_not_read_without_the_key_or_where_it_has_no_meaning(
         send_part(url, request_line, 10**9, b"--b", key, kind) as reader,
     ):
         assert (await read_head(reader))[0] == status
+
+
+@pytest.mark.parametrize(("encoding", "status"), [("gzip", 415), ("zstd", 415), ("identity", 200)])
+async def test_a_compressed_body_is_refused_by_its_header(
+    emulator: Emulator, encoding: str, status: int
+) -> None:
+    content = b'{"prompt": "Hi"}' if status == 200 else gzip.compress(b'{"prompt": "Hi"}')
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    async with run_proxy(emulator) as url, httpx2.AsyncClient() as client:
+        response = await client.post(f"{url}/v1/completions", content=content, headers=headers)
+    assert response.status_code == status
+    assert (f"Content-Encoding is '{encoding}'" in response.text) == (status == 415)
+    assert len(emulator.queue.jobs) == (status == 200)
 
 
 async def test_a_body_that_stops_is_refused(

@@ -93,8 +93,9 @@ def test_invalid_sampling_params_of_an_item_are_an_error_in_its_place() -> None:
 
 
 def test_numbers_next_to_the_sampling_params_of_the_items_are_not_large() -> None:
-    params, numbers = [{}] * 10_000, {"temperature": 0.123456789, "max_tokens": 40, "seed": 2**60}
-    numbers |= {"top_p": 0.9, "top_k": 50, "presence_penalty": 0.1, "frequency_penalty": 0.1}
+    params: list[dict[str, Any]] = [{}] * 10_000
+    numbers = {"temperature": 0.123456789, "max_tokens": 40, "seed": 2**60, "top_p": 0.9}
+    numbers |= {"top_k": 50, "presence_penalty": 0.1, "frequency_penalty": 0.1, "min_p": 0.1}
     items = raw_items(prompts=["a"] * 10_000, sampling_params=params, **numbers)
     assert {item.sampling_params.vllm_params["seed"] for item in items} == {2**60}
 

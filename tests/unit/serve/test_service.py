@@ -1,6 +1,7 @@
 """The OpenAI path over HTTP: requests, responses, and clients that disconnect."""
 
 import asyncio
+import gzip
 import json
 from typing import Any
 
@@ -70,6 +71,29 @@ async def test_a_body_that_is_no_json_object_is_refused(
     response = await http_client.post(CHAT, content=content, headers=JSON)
     assert (response.status_code, http_client.engine.requests) == (400, [])
     assert message in error_of(response)["message"]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "status"),
+    [("gzip", 415), ("zstd", 415), ("GZIP, br", 415), ("x" * 9_000, 415), ("Identity", 200)],
+    ids=ascii,
+)
+async def test_a_compressed_body_is_refused_by_its_header(
+    http_client: ServeClient, encoding: str, status: int
+) -> None:
+    content = json.dumps(HELLO).encode()
+    content = content if status == 200 else gzip.compress(content)
+    headers = {**JSON, "content-encoding": encoding}
+    response = await http_client.post(CHAT, content=content, headers=headers)
+    upload = await http_client.post(
+        "/v1/files", files={"file": ("a", content)}, headers={"content-encoding": encoding}
+    )
+    assert response.status_code == status
+    if status == 415:
+        message = error_of(response)["message"]
+        assert message == error_of(upload)["message"]
+        assert message.startswith(f"The header Content-Encoding is '{encoding[:64]}': send the")
+        assert http_client.engine.requests == []
 
 
 @pytest.mark.parametrize(

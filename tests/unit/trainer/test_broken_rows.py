@@ -1,5 +1,6 @@
 """Invalid files of rows: each mistake is reported with its line and without the row's text."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,8 @@ CSV: dict[str, tuple[bytes, Mistakes]] = {
         [(4, "not UTF-8"), (6, "response is empty")],
     ),
     "latin-1 in the header": (b"prompt,response\xfc\na,b\n", [(1, "not UTF-8")]),
+    "gzip": (gzip.compress(HEADER + b"a,b\n"), [(None, "compressed (gzip), and has to be CSV")]),
+    "zip": (b"PK\x03\x04", [(None, "compressed (zip)")]),
     "UTF-16": (HEADER.decode().encode("utf-16"), [(None, "UTF-16")]),
     "NUL": (HEADER + b"a,b\0\nc,d\n", [(2, "NUL")]),
     "a long line": (HEADER + b"a,b\n%b,d\n" % LONG, [(3, "1,048,576 bytes")]),

@@ -14,6 +14,7 @@ import ijson
 from ijson.common import ObjectBuilder
 
 from worker.batches.lines import BOM, BatchLimits
+from worker.compression import find_compression
 from worker.dialects.llm_engine.batch_output import refuse_url
 from worker.dialects.llm_engine.batch_requests import (
     BatchCompletionsRequest,
@@ -273,6 +274,10 @@ def _open_json(path: Path, limits: BatchLimits) -> Iterator[_JSONFile]:
     """
     if not path.is_file():
         raise _field_error(INPUT_KEY, "there is no such file")
+    with translate_os_errors():
+        compression = find_compression(path)
+    if compression is not None:
+        raise _field_error(INPUT_KEY, f"the file is compressed ({compression})")
     try:
         with translate_os_errors(), path.open("rb") as file:
             if file.peek(len(BOM)).startswith(BOM):

@@ -1,5 +1,6 @@
 """The input of LLM Engine's batches, in the request and in files."""
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,13 @@ def test_a_missing_file_is_refused_with_its_key(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "in.json"):
         with pytest.raises(InvalidInput, match=r"^input_data_path: there is no such file$"):
             read_v2(None, path)
+
+
+def test_a_compressed_file_is_refused_by_its_format(tmp_path: Path) -> None:
+    path = write_input(tmp_path, gzip.compress(b"[]"))
+    for read in (read_v1, read_v2):
+        with pytest.raises(InvalidInput, match=r"^input_data_path: .* is compressed \(gzip\)$"):
+            read(None, path)
 
 
 @pytest.mark.parametrize("length", [300, 500])
