@@ -1,19 +1,24 @@
 """Tests of invalid bodies and of invalid tool calls by a model."""
 
+import importlib
+import json
 from types import SimpleNamespace
 from typing import Any, Literal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 from support.effort import loop_iterations
+from support.releases import needs_pinned_vllm
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
+from vllm.exceptions import VLLMError
 
 from worker.engine.run.requests.bodies import validate_responses_body
 from worker.engine.run.server import keep_invalid_tool_input
-from worker.engine.seam.translation import invalid_body_error, translate_errors
+from worker.engine.seam.body_errors import invalid_body_error
+from worker.engine.seam.translation import translate_errors
 from worker.errors import InvalidInput
 from worker.limits.bodies import check_items
 
@@ -96,6 +101,123 @@ def test_a_refusal_names_each_field_once_and_at_most_five_fields(value: Any, mes
         ):
             shape.model_validate(sent)
         assert caught.value.message == message
+
+
+# Bodies of vLLM's routes, of which one value is made wrong. All have alternatives: for the whole
+# body, for a value, or for an object in it.
+PROTOCOLS = "vllm.entrypoints."
+EMBED, SCORE, POOL, TOKENIZE, CHATS, COMPLETIONS, RESPONSES = (
+    (f"{PROTOCOLS}{module}.protocol", name)
+    for module, name in (
+        ("pooling.embed", "EmbeddingRequest"),
+        ("pooling.scoring", "ScoreRequest"),
+        ("pooling.pooling", "PoolingRequest"),
+        ("serve.tokenize", "TokenizeRequest"),
+        ("openai.chat_completion", "ChatCompletionRequest"),
+        ("openai.completion", "CompletionRequest"),
+        ("openai.responses", "ResponsesRequest"),
+    )
+)
+SPEAKING = [{"role": "user", "content": "a"}]
+CHAT_FORMAT = {"type": "json_schema", "json_schema": {"name": "a", "schema": {}}}
+RIGHT_BODIES: list[tuple[tuple[str, str], dict[str, Any]]] = [
+    (EMBED, {"input": "a", "dimensions": 4, "encoding_format": "float"}),
+    (EMBED, {"input": ["a"], "dimensions": 4}),
+    (EMBED, {"messages": SPEAKING, "encoding_format": "float"}),
+    (SCORE, {"text_1": "a", "text_2": ["b"]}),
+    (SCORE, {"data_1": "a", "data_2": "b", "priority": 1}),
+    (POOL, {"input": "a", "priority": 1}),
+    (POOL, {"messages": SPEAKING}),
+    (TOKENIZE, {"prompt": "a", "add_special_tokens": True}),
+    (TOKENIZE, {"messages": SPEAKING, "add_generation_prompt": False}),
+    (CHATS, {"messages": SPEAKING, "stop": "a", "response_format": CHAT_FORMAT}),
+    (CHATS, {"messages": SPEAKING, "tools": [{"type": "function", "function": {"name": "f"}}]}),
+    (COMPLETIONS, {"prompt": "a", "stop": ["b"], "logit_bias": {"5": 1.0}}),
+    (RESPONSES, {"input": "a", "tools": [{"type": "function", "name": "f"}]}),
+]
+WRONG_VALUES: list[Any] = [5, 1.5, True, SECRET, [], {}, [None], {"zz": 1}]
+
+
+def places_in(value: Any) -> list[tuple[Any, ...]]:
+    """Return the places of all values in a value, as keys and indexes."""
+    pairs: Any = value.items() if isinstance(value, dict) else ()
+    pairs = enumerate(value) if isinstance(value, list) else pairs
+    return [(key, *rest) for key, item in pairs for rest in [(), *places_in(item)]]
+
+
+def put(body: dict[str, Any], place: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    changed: dict[str, Any] = json.loads(json.dumps(body))
+    holder: Any = changed
+    for key in place[:-1]:
+        holder = holder[key]
+    holder[place[-1]] = value
+    return changed
+
+
+def is_about(field: str, place: str) -> bool:
+    return f"{field}.".startswith(f"{place}.") or f"{place}.".startswith(f"{field}.")
+
+
+# A role may be any text, so the rest of the message is wrong for another role.
+PLACES = [
+    (protocol, body, place)
+    for protocol, body in RIGHT_BODIES
+    for place in places_in(body)
+    if place[-1] != "role"
+]
+
+
+@needs_pinned_vllm
+@given(st.sampled_from(PLACES), st.sampled_from(WRONG_VALUES))
+def test_a_refusal_names_only_the_wrong_value(
+    case: tuple[tuple[str, str], dict[str, Any], tuple[Any, ...]], value: Any
+) -> None:
+    (module, name), body, place = case
+    request = TypeAdapter(getattr(importlib.import_module(module), name))
+    request.validate_python(json.loads(json.dumps(body)))
+    try:
+        request.validate_python(put(body, place, value))
+    except ValidationError as invalid:
+        refusal = invalid_body_error(invalid)
+        path = ".".join(map(str, place))
+        fields = [one.split(": ")[0] for one in refusal.message.split("; ")]
+        assert all(is_about(field, path) for field in fields), refusal.message
+        assert refusal.param == fields[0]
+        assert SECRET not in refusal.message
+    except (VLLMError, TypeError, ValueError):
+        pass  # a validator of vLLM's own, whose message the worker passes on
+
+
+@needs_pinned_vllm
+@pytest.mark.parametrize(
+    ("protocol", "body", "message"),
+    [
+        (EMBED, {}, "input: Field required, or messages"),
+        (EMBED, {"input": 5}, "input: Input should be a valid list or a valid string"),
+        (EMBED, {"messages": 5}, "messages: Input should be a valid list"),
+        (SCORE, {"text_1": "a", "text_2": 5}, "text_2: Input should be a valid string or a valid"),
+        (
+            CHATS,
+            {"messages": SPEAKING, "response_format": {**CHAT_FORMAT, "json_schema": 5}},
+            "response_format.json_schema: Input should be a valid dictionary",
+        ),
+        (CHATS, {"messages": SPEAKING, "stop": 5}, "stop: Input should be a valid string or a"),
+        (CHATS, {"messages": [{"content": "a"}]}, "messages.0.role: Field required"),
+        (
+            COMPLETIONS,
+            {"prompt": "a", "logit_bias": {"x" * 10**6: "b"}},
+            f"logit_bias.{'x' * 64}: ",
+        ),
+        (COMPLETIONS, {"prompt": [1, 5.5]}, "prompt.1: Input should be a valid integer"),
+    ],
+)
+def test_the_alternative_that_fits_best_is_reported(
+    protocol: tuple[str, str], body: Any, message: str
+) -> None:
+    request = TypeAdapter(getattr(importlib.import_module(protocol[0]), protocol[1]))
+    with pytest.raises(ValidationError) as caught:
+        request.validate_python(body)
+    assert invalid_body_error(caught.value).message.startswith(message)
 
 
 # Long lists are validated item by item, with the result of vLLM's server:

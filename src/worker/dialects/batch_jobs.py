@@ -13,7 +13,6 @@ from worker.errors import NoEngine, OnOtherVolume, WorkerError
 from worker.job import BatchJob
 from worker.job.openai import BatchLine
 from worker.json_lines import encode_unchecked_line
-from worker.json_lines import escape_line_breaks
 from worker.limits.bodies import check_size
 from worker.long_work import runner
 from worker.long_work.kinds import WorkReference

@@ -2,10 +2,8 @@
 
 import contextlib
 import re
-from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
-from itertools import accumulate
 from textwrap import shorten
 from typing import Any
 
@@ -23,6 +21,7 @@ from vllm.exceptions import (
 )
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
+from worker.engine.seam.body_errors import invalid_body_error
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import Client
 from worker.errors import (
@@ -34,20 +33,11 @@ from worker.errors import (
     WorkerError,
     replace_options_by_settings,
 )
-from worker.validation import MAX_MISTAKES
-
-# Matches field names and list indexes in the locations of pydantic's errors. The other parts of a
-# location, and ``TYPE_LABELS``, are labels for the alternatives of a union.
-FIELD_NAME = re.compile(r"[a-z0-9_]+")
-TYPE_LABELS = frozenset({"str", "int", "float", "bool", "dict", "list"})
 
 # Timestamp and location in xgrammar's own source, at the start of its messages.
 SOURCE_LOCATION = re.compile(r"\[\d\d:\d\d:\d\d\] /[A-Za-z0-9_./-]{1,100}:\d{1,6}: ")
 
 _SENTENCE_END = re.compile(r"(?<!\be\.g)(?<!\bi\.e)[.!?](?= [A-Z])")
-
-# Maximum number of validation errors to read for one message. A list has several per wrong item.
-MAX_ERRORS = 1_000
 
 NO_CHAT_TEMPLATE = (
     "The model has no chat template, so messages can't be turned into a prompt: set "
@@ -86,37 +76,6 @@ def _refusal_factory(status: HTTPStatus) -> Callable[[Any], WorkerError]:
     return lambda error: RefusedByEngine(
         _safe_error_message(error), status=status, param=getattr(error, "parameter", None)
     )
-
-
-def invalid_body_error(invalid: ValidationError | RequestValidationError) -> InvalidInput:
-    """Return the error for a body of the wrong shape; its message names fields, not values."""
-    messages_by_field: defaultdict[str, Counter[str]] = defaultdict(Counter)
-    errors = [(error, *_field_path(error["loc"])) for error in invalid.errors()[:MAX_ERRORS]]
-    # Values of which an alternative of a union accepts the type, but not the content.
-    typed_paths = {
-        prefix
-        for error, path, _ in errors
-        for prefix in accumulate(path.split("."), "{}.{}".format)
-        if prefix != path or not error["type"].endswith("_type")
-    }
-    for error, path, is_in_union in errors:
-        if is_in_union and error["type"].endswith("_type") and path in typed_paths:
-            continue
-        field = path.rpartition(".")[0] if is_in_union else path
-        messages_by_field[field][f"{path}: {error['msg']}"] += 1
-    # Each alternative of a union has an error of its own: report the most common one.
-    messages = [counts.most_common(1)[0][0] for counts in messages_by_field.values()][:MAX_MISTAKES]
-    param = messages[0].split(":")[0] if messages else None
-    return InvalidInput("; ".join(messages), param=param)
-
-
-def _field_path(location: tuple[int | str, ...]) -> tuple[str, bool]:
-    """Return a field's path, and whether it is inside an alternative of a union."""
-    parts = [str(part) for part in location]
-    # FastAPI's locations begin with "body".
-    parts = parts[1:] if parts[:1] == ["body"] else parts
-    names = [part for part in parts if FIELD_NAME.fullmatch(part) and part not in TYPE_LABELS]
-    return ".".join(names), len(names) < len(parts)
 
 
 # Exceptions, the most specific first, each with a function that makes the worker's error. The

@@ -8,9 +8,9 @@ import vllm.envs
 from pydantic import ValidationError
 from vllm.sampling_params import SamplingParams
 
+from worker.engine.seam.body_errors import invalid_body_error
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import Tokenizer
-from worker.engine.seam.translation import invalid_body_error
 from worker.limits import parameters
 
 
