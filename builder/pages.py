@@ -77,7 +77,7 @@ def build_limits_page() -> str:
             for line in limit.limits.strip().split("\n")
         )
         parts.append(f"## {limit.name}\n\n{limit.harm}")
-        parts.append(_markdown_table(("limit", "maximum", "setting, or remedy"), rows))
+        parts.append(_markdown_table(("limit", "maximum", "remedy"), rows))
     return "\n\n".join([*parts, notes.strip()]) + "\n"
 
 

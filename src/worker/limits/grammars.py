@@ -1,6 +1,6 @@
 """Limits of grammars: the schemas, regular expressions and grammars that constrain an answer.
 
-Only what the engine compiles has these limits: ``response_format``, structured outputs, and the
+Only those that the engine compiles have these limits: ``response_format``, structured outputs, and the
 schemas of tools that are ``strict``, required or named. All other tools are text for the template.
 ``worker.engine.run.grammar`` tries each grammar before the engine gets it.
 """

@@ -1,7 +1,7 @@
 """All limits of a request, in the order of the checks, each with the harm that it prevents.
 
-A request is refused only if it is wrong for its API, or if it would harm others. What vLLM's own
-server accepts, and harms nobody, is accepted.
+A request is refused only if it is wrong for its API, or if it would harm others. All else that
+vLLM's own server accepts is accepted.
 
 ``check_request`` runs ``LIMITS`` for requests of all forms: bodies of routes, lines of batches, raw
 jobs and the items of lists. A row without a function names the module that does the check: when the
@@ -127,8 +127,7 @@ LIMITS = (
         | `MAX_INPUT_MB`
         values, at any depth | {bodies.MAX_VALUES:,} | a batch, or several jobs
         nesting depth of objects and lists | {bodies.MAX_DEPTH} |
-        token ids: numbers in lists of nothing else, which count as bytes only \
-        | {bodies.MAX_TOKEN_IDS:,} |
+        token ids: numbers in lists of nothing else | {bodies.MAX_TOKEN_IDS:,} |
         """,
         "vLLM stores an error for each type that each wrong value could have: half a gigabyte, "
         "while all others wait. Libraries recurse.",
@@ -140,8 +139,8 @@ LIMITS = (
         frozenset(),
         f"""
         items of `prompts` or `messages_list` | {work.MAX_PROMPTS:,} | several jobs, or a batch
-        `sampling_params` for each item, with parameters outside of them that all items repeat \
-        | {work.MAX_REPEATED_CHARACTERS:,} characters in all | write them into `sampling_params`
+        parameters next to a list of `sampling_params`, which all items repeat \
+        | {work.MAX_REPEATED_CHARACTERS:,} characters | write them into `sampling_params`
         """,
         "Each item is a request with a copy of them.",
         ("10,001 prompts",),
@@ -155,8 +154,8 @@ LIMITS = (
                 *_denied_key_lines(),
                 f"`{bodies.VLLM_XARGS}` | none by default | `ALLOWED_XARGS` lists the keys",
                 "`encoding_format` | `float` or `base64` | answers are JSON",
-                f"`tokenizer`, `max_length` and other names in `{bodies.TEMPLATE_KWARGS}` that "
-                "vLLM sets itself, or that templates call | none |",
+                f"names in `{bodies.TEMPLATE_KWARGS}` that vLLM sets itself: `tokenizer`, "
+                "`max_length`, … | none |",
             )
         ),
         "They reach other machines, other callers' media, files, or functions of vLLM that kill "
@@ -183,29 +182,23 @@ LIMITS = (
         f"""
         `n`, `best_of` | {work.MAX_CHOICES} |
         prompts of a completion times `n` | {work.MAX_CONCURRENT_CHOICES:,} | a batch
-        log probabilities of one token of each choice: `n` (or `best_of`) times (1 + `logprobs`, \
-        or the number of `logprob_token_ids`) \
+        log probabilities per token: `n` times (1 + `logprobs`, or `logprob_token_ids`) \
         | {work.MAX_LOGPROBS_PER_STEP:,}; {work.MAX_MANY_LOGPROBS_PER_STEP} with more than \
-        {work.MANY_ALTERNATIVES} for a token of several choices; of the items of a list that run \
-        concurrently {work.MAX_LIST_LOGPROBS_PER_STEP} \
-        | fewer of them; `MAX_LOGPROBS` bounds `logprobs`
-        the same times `max_tokens`, with several choices and no stream \
+        {work.MANY_ALTERNATIVES} for each of several choices; of a list's items together \
+        {work.MAX_LIST_LOGPROBS_PER_STEP} | `MAX_LOGPROBS` bounds `logprobs`
+        these times `max_tokens`, with several choices and no stream \
         | {work.MAX_UNSTREAMED_LOGPROBS:,}; more is 413 | a stream
-        the same times `min_tokens`, with no stream \
+        these times `min_tokens`, with no stream \
         | what fits a result ({RESULT_LIMIT_BYTES / 1e6:g} MB); more is 413 | a stream
-        log probabilities of a prompt's token, with several choices: `n` times \
-        (1 + `prompt_logprobs`, or with `echo` 1 + `logprobs`) \
-        | {work.MAX_PROMPT_LOGPROBS} | fewer choices
-        the same of all tokens of all prompts, with several of them and no stream; a text counts \
-        as a token for each {work.CHARACTERS_PER_TOKEN} characters \
-        | {work.MAX_PROMPT_LOGPROBS_PER_ANSWER:,}; more is 413 | fewer prompts
-        tokens that `repetition_detection` may compare for a token: (`min_count` - 1) times the \
-        sum of all numbers from `min_pattern_size` to `max_pattern_size` \
-        | {work.MAX_COMPARISONS:,} | smaller patterns, or fewer of them
-        the same times `n` \
-        | {work.MAX_COMPARISONS_PER_STEP:,}; of all requests with more than \
-        {work.MIN_COSTLY_COMPARISONS:,} for a token {work.MAX_CONCURRENT_COMPARISONS:,}, \
-        and others wait | fewer choices
+        `n` times (1 + `prompt_logprobs`, or with `echo` 1 + `logprobs`), with several choices \
+        | {work.MAX_PROMPT_LOGPROBS} |
+        the same for all tokens of several prompts, with no stream \
+        ({work.CHARACTERS_PER_TOKEN} characters count as one) \
+        | {work.MAX_PROMPT_LOGPROBS_PER_ANSWER:,}; more is 413 |
+        `repetition_detection`: (`min_count` - 1) times the sum of `min_pattern_size` to \
+        `max_pattern_size` | {work.MAX_COMPARISONS:,} |
+        the same times `n` | {work.MAX_COMPARISONS_PER_STEP:,}; above \
+        {work.MIN_COSTLY_COMPARISONS:,} requests share {work.MAX_CONCURRENT_COMPARISONS:,} |
         """,
         "All of this happens in the step that all requests share: 5 to 10 us for a log "
         "probability, 0.05 us for a comparison.",
@@ -219,10 +212,9 @@ LIMITS = (
         "Long texts",
         frozenset({*TEMPLATE_KEYS, "tools"}),  # and the texts of each route (worker.routes.vllm)
         f"""
-        characters of a text, or of a conversation | the tokens of the context times the \
-        characters of the longest token; above {texts.EXEMPT_CHARACTERS:,} characters \
-        {texts.MAX_CHARACTERS_PER_TOKEN} \
-        per token | `truncate_prompt_tokens`, where a route has it; a longer `MAX_MODEL_LEN`
+        characters of a text, or of a conversation | the context times the longest token; above \
+        {texts.EXEMPT_CHARACTERS:,} characters {texts.MAX_CHARACTERS_PER_TOKEN} per token \
+        | `truncate_prompt_tokens`, where a route has it
         token ids of a prompt | the tokens of the context | `MAX_MODEL_LEN`
         characters for `/tokenize`, tokens for `/detokenize` | {texts.MAX_ECHO_SIZE:,} |
         """,
@@ -261,14 +253,12 @@ LIMITS = (
         GUIDED_KEYS | GUIDED_OBJECTS | {"response_format", "text", "output_config", "tool_choice"},
         f"""
         characters | {grammars.MAX_CHARACTERS:,} |
-        compiling | {grammars.MAX_COMPILE_S:g} seconds of one core; \
-        {grammars.SINGLE_THREAD_COMPILE_S:g} on a machine with one or two |
-        parsing | {grammars.MAX_PARSE_S:g} seconds |
-        applying it to one token | {grammars.MAX_TOKEN_S:g} seconds of one core |
-        the same for one token of each choice, on average \
-        | {grammars.MAX_CHOICES_TOKEN_S:g} seconds | fewer choices
-        the same for one token, if each further token takes ever longer \
-        | {grammars.MAX_GROWING_TOKEN_S:g} seconds |
+        compiling; parsing | {grammars.MAX_COMPILE_S:g} s of one core \
+        ({grammars.SINGLE_THREAD_COMPILE_S:g} s on a machine with one or two); \
+        {grammars.MAX_PARSE_S:g} s |
+        applying it to a token; to one of each choice; if tokens take ever longer \
+        | {grammars.MAX_TOKEN_S:g} s; {grammars.MAX_CHOICES_TOKEN_S:g} s; \
+        {grammars.MAX_GROWING_TOKEN_S:g} s |
         memory to compile it | {grammars.MAX_MEMORY_BYTES >> 30} GB |
         """,
         "The engine compiles grammars without a limit of time, and follows them in the step that "

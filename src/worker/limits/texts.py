@@ -31,7 +31,7 @@ SPARE_TOKENS = 8
 MEDIA_TYPES = ("image", "audio", "video", "file", "input_image", "input_audio", "input_file")
 
 
-class Tokenizer(Protocol):
+class TextTokenizer(Protocol):
     """The attributes of vLLM's tokenizer that limits depend on."""
 
     max_chars_per_token: int
@@ -46,7 +46,7 @@ class LimitedTexts(NamedTuple):
 
 
 def limit_texts(
-    body: Mapping[str, Any], shape: BodyShape, context: int, tokenizer: Tokenizer | None
+    body: Mapping[str, Any], shape: BodyShape, context: int, tokenizer: TextTokenizer | None
 ) -> LimitedTexts:
     """Check the texts of a body or of a raw job, and truncate them where the request allows it.
 

@@ -55,7 +55,7 @@ class Place(NamedTuple):
 
 
 def find_places(spec: str) -> Iterator[Place]:
-    """Yield all schemas in a JSON schema or a structural tag, given as JSON."""
+    """Yield all schemas in a JSON schema or a structural tag; ``spec`` is its JSON."""
     try:
         pending: list[tuple[Any, str, tuple[str, ...]]] = [(json.loads(spec), "", ())]
     except (ValueError, RecursionError):
