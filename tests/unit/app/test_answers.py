@@ -24,6 +24,7 @@ from support.engine.yields import events_in, failure, split_stream_error, texts_
 
 from worker.engine import Delta
 from worker.job import RawJob
+from worker.json_lines import escape_line_breaks
 
 
 def tokens_by_yield(yields: list[dict[str, Any]], index: int = 0) -> list[list[str]]:
@@ -240,7 +241,7 @@ def test_events_are_whole_wherever_the_body_is_split(cuts: set[int], pauses: set
     parts = [BODY[begin:end] for begin, end in itertools.pairwise(edges)]
     yields = asyncio.run(serve_parts(STREAM, *parts, pauses=pauses))
     assert [len(events_in(chunk)) for chunk in yields] == [1, 3, 1]
-    assert "".join(yields) == BODY.decode()
+    assert "".join(yields) == escape_line_breaks(BODY.decode())
 
 
 MESSAGE_EVENTS = [
@@ -286,10 +287,20 @@ async def test_an_event_too_large_for_a_yield_ends_the_stream_with_413() -> None
     assert "1,100," in stream_error["message"]
 
 
-async def test_a_response_too_large_for_one_yield_fails_with_its_size() -> None:
-    (body,) = await run_job(chat_job(stream=False), *tokens("é" * 499_000))
-    assert len(body["choices"][0]["message"]["content"]) == 499_000
-    error = failure(await run_job(chat_job(stream=False), *tokens("é" * 1_000_001)))
+async def test_a_response_too_large_for_a_result_fails_with_its_size() -> None:
+    (body,) = await run_job(chat_job(stream=False), *tokens("é" * 9_400_000))
+    assert len(body["choices"][0]["message"]["content"]) == 9_400_000
+    error = failure(await run_job(chat_job(stream=False), *tokens("é" * 9_500_001)))
     assert (error["code"], error["type"]) == (413, "RequestEntityTooLargeError")
-    assert error["message"].startswith("The answer has 2,000,")
-    assert "a yield has at most 1,000,000: ask for less: a stream" in error["message"]
+    assert error["message"].startswith("The answer has 19,000,")
+    assert "takes at most 19,000,000: ask for less: a stream" in error["message"]
+
+
+async def test_an_answer_that_is_posted_as_a_chunk_has_the_limit_of_a_chunk() -> None:
+    for job, environ in (
+        (chat_job(stream=False), {"STREAM_WHOLE_ANSWERS": "1"}),
+        ({"prompt": "Hi", "stream": True, "sampling_params": {"n": 2, "best_of": 3}}, {}),
+    ):
+        error = failure(await run_job(job, *tokens("é" * 500_001), **environ))
+        assert error["code"] == 413
+        assert "takes at most 1,000,000" in error["message"]
