@@ -26,6 +26,8 @@ HELLO = {"prompt": "Hi", "sampling_params": {"max_tokens": 4, "ignore_eos": True
 # The status in an error object; within a string, its quotation marks are escaped.
 CODE = re.compile(r'"code": (\d{3})\b')
 PYTHON = [sys.executable, "-u"]
+# Without a parser, vLLM refuses all requests that require or name a tool.
+TOOLS = {"ENABLE_AUTO_TOOL_CHOICE": "1", "TOOL_CALL_PARSER": "hermes"}
 QUIET = {"USE_TQDM_ON_LOAD": "0", "PYTHONWARNINGS": "ignore", "TORCH_LOGS": "-torch._library"}
 
 
@@ -93,7 +95,13 @@ class Target(ABC):
         self._folder.mkdir(parents=True, exist_ok=True)
         inherited = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
         model = {"MODEL_NAME": str(ROOT / ".models" / "demo")}
-        environ = {**inherited, **QUIET, **model, "PYTHONPATH": str(self._checkout / "src")}
+        environ = {
+            **inherited,
+            **QUIET,
+            **TOOLS,
+            **model,
+            "PYTHONPATH": str(self._checkout / "src"),
+        }
         command = [*PYTHON, *self.arguments]
         output = self._folder / "output"
         with start_command(

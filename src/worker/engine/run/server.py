@@ -156,6 +156,7 @@ class VllmServer:
                     usage.prompt_tokens = final_usage.prompt_tokens
                     usage.output_tokens = final_usage.completion_tokens
         except RefusedByEngine as refused:
+            _name_chosen_tool(refused, body or {})
             prompt = body if body and not shape.accepts_items else {}
             raise await self.add_token_count_to_refusal(refused, prompt) from refused
 
@@ -187,6 +188,16 @@ class VllmServer:
             status=error.status,
             param=error.param,
         )
+
+
+def _name_chosen_tool(refused: RefusedByEngine, body: Mapping[str, Any]) -> None:
+    """Add the tool that a request names to the refusal of its schema, which has no name itself."""
+    choice = body.get("tool_choice")
+    if refused.param == "structured_outputs" and isinstance(choice, dict):
+        function = choice.get("function")
+        name = (function if isinstance(function, dict) else choice).get("name")
+        start = "structured output: "
+        refused.message = refused.message.replace(start, f"{start}tool {name!r}: ", 1)
 
 
 def _encode_json(body: Mapping[str, Any]) -> bytes:

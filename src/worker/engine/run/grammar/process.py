@@ -175,7 +175,8 @@ class CompilerWithWalks:
     """Compiles grammars for a vocabulary, and walks through them."""
 
     def __init__(self, tokenizer: Any) -> None:
-        self._compiler = xgr.GrammarCompiler(tokenizer, max_threads=1, cache_enabled=False)
+        # Like vLLM's, with a cache: without it, xgrammar compiles some grammars that it rejects.
+        self._compiler = xgr.GrammarCompiler(tokenizer, max_threads=1, cache_enabled=True)
         self._vocabulary: int = tokenizer.vocab_size
         self._separators = np.zeros(self._vocabulary, bool)
         self._spaces = np.zeros(self._vocabulary, bool)
