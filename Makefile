@@ -88,7 +88,7 @@ QUIET := USE_TQDM_ON_LOAD=$${USE_TQDM_ON_LOAD:-0} PYTHONWARNINGS=$${PYTHONWARNIN
 	TORCH_LOGS=$${TORCH_LOGS:--torch._library} TORCH_CPP_LOG_LEVEL=$${TORCH_CPP_LOG_LEVEL:-ERROR}
 
 .DEFAULT_GOAL := help
-.PHONY: help install run doctor prefetch endpoint serve image image-check prove prove-docs prove-platform test test-all test-unit test-clients test-vllm test-vllm-newest vllm-news test-sdk test-image test-browser fuzz mutants chaos check format listings wheel bench bench-plots pictures site lock audit sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
+.PHONY: help install run doctor prefetch endpoint serve image image-check prove prove-docs prove-platform test test-all test-unit test-clients recordings test-vllm test-vllm-newest vllm-news test-sdk test-image test-browser fuzz mutants chaos check format listings wheel bench bench-plots pictures site lock audit sbom release-dry release-check release-notes release-outputs release-publish base-image watch-vllm issue clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
@@ -168,6 +168,9 @@ test-unit: $(INSTALLED) ## Run the tests that need no engine (some minutes)
 
 test-clients: $(INSTALLED) demo $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(LITELLM_PROXY) $(CODING_AGENTS) ## Run the tests with third-party clients (.clients, 1.8 GB)
 	@$(BIN)/python -m pytest tests/clients
+
+recordings: $(INSTALLED) $(CLIENTS) $(NODE_CLIENT) $(LLM_ENGINE_CLIENT) $(OPENAI_1_CLIENT) $(AGENTS_SDK) $(CODING_AGENTS) ## Record the bodies that third-party clients write, for the tests (a minute; OPTIONS=codex)
+	@PYTHONPATH=src:tests $(BIN)/python -m clients.record $(OPTIONS)
 
 test-vllm: $(OTHER_VLLM)/installed demo ## Run the tests that use vLLM with another release (VLLM=0.31.0; .vllm, 600 MB)
 	@$(OTHER_VLLM)/bin/python -m pytest -m "not slow" $(SEAM_TESTS)

@@ -1,24 +1,22 @@
 """Tests of Claude Code and Codex, started by their examples, with `make endpoint`.
 
 Their requests are larger than the demo model's context, so the model is served with a longer
-context. It has learned nothing at that length and answers with arbitrary sentences.
+context.
 """
 
-import json
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import ROOT
 from support.clients.scripts import require_installed, run_client
+from support.models.long_context import copy_with_long_context
 from support.processes.background import wait_until
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 
 AGENTS_FOLDER = ROOT / ".clients" / "coding-agents"
-CONTEXT = 131_072
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +25,7 @@ def coding_endpoint(
 ) -> Iterator[LocalEndpoint]:
     require_installed(AGENTS_FOLDER)
     folder = tmp_path_factory.mktemp("agents")
-    model = folder / "demo"
-    shutil.copytree(worker_environ["MODEL_NAME"], model)
-    for name, key in (
-        ("config.json", "max_position_embeddings"),
-        ("tokenizer_config.json", "model_max_length"),
-    ):
-        written = json.loads((model / name).read_text())
-        (model / name).write_text(json.dumps({**written, key: CONTEXT}))
+    model = copy_with_long_context(Path(worker_environ["MODEL_NAME"]), folder / "demo")
     command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
     tools = {"ENABLE_AUTO_TOOL_CHOICE": "1", "TOOL_CALL_PARSER": "hermes"}
     environ = {**worker_environ, **tools, "MODEL_NAME": str(model), "BASE_PATH": str(folder)}

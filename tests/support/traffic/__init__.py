@@ -1,0 +1,1 @@
+"""Request bodies of real clients: their recording, their storage, and variants of them."""
