@@ -1,0 +1,93 @@
+"""Tests that bodies of real clients have the same status as with vLLM's own server."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import pytest
+from model.conftest import launch_engine
+from support.models.long_context import CONTEXT, SHORT_TEMPLATE, copy_with_long_context
+from support.processes.vllm_server import vllm_server
+from support.traffic import compare
+from support.traffic.compare import Comparison, Outcome, Row, Send
+from support.traffic.extended import RAW_PATH, read_extended
+from support.traffic.store import Request, read_last_recorded
+
+from worker.app import Worker
+from worker.engine import Engines
+from worker.serve.service import WorkerApp
+from worker.settings import Settings
+
+OPTIONS = ("--served-model-name", "demo", "--dtype", "float32", "--enable-auto-tool-choice")
+SETTINGS = {"SERVED_MODEL_NAME": "demo", "ENABLE_AUTO_TOOL_CHOICE": "1"}
+PARSER = "hermes"
+
+
+class Sides(NamedTuple):
+    """URL of vLLM's server, and the worker: its app for HTTP, and itself for jobs."""
+
+    vllm: str
+    app: WorkerApp
+    worker: Worker
+
+
+@pytest.fixture(scope="module")
+def sides(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
+    folder = tmp_path_factory.mktemp("sides")
+    model = copy_with_long_context(demo_model, folder / "demo", SHORT_TEMPLATE)
+    settings = Settings.from_env({"MODEL_NAME": str(model)})
+    options = {**SETTINGS, "MAX_MODEL_LEN": str(CONTEXT), "TOOL_CALL_PARSER": PARSER}
+    with (
+        vllm_server(model, folder / "log", *OPTIONS, "--tool-call-parser", PARSER) as url,
+        launch_engine(settings, **options) as engine,
+    ):
+        engines = Engines(engine)
+        yield Sides(url, WorkerApp(engines, settings), Worker(engines, settings))
+
+
+def job_sender(worker: Worker, send_request: Send) -> Send:
+    """Return a function that runs raw jobs, and sends all other requests."""
+
+    async def send(request: Request) -> Outcome:
+        if request.path != RAW_PATH:
+            return await send_request(request)
+        # A body arrives as JSON.
+        job: Any = {"id": "job-1", **json.loads(json.dumps(request.body))}
+        *_, last = [chunk async for chunk in worker.handle(job)]
+        if "error" not in last:
+            return Outcome(200)
+        error = json.loads(last["error"])["error"]
+        return Outcome(error["code"], error["message"])
+
+    return send
+
+
+@pytest.fixture(scope="module")
+def comparison() -> Comparison:
+    return Comparison()
+
+
+async def test_bodies_of_real_clients_have_the_same_status_as_with_vllm(
+    sides: Sides, comparison: Comparison
+) -> None:
+    requests = [*read_last_recorded(), *read_extended(bases=1)]
+    transport = httpx.ASGITransport(sides.app)
+    async with (
+        httpx.AsyncClient(base_url=sides.vllm, timeout=compare.TIMEOUT_S) as vllm,
+        httpx.AsyncClient(base_url="http://worker", transport=transport) as worker,
+    ):
+        send = job_sender(sides.worker, compare.sender(worker))
+        await compare.compare(requests, compare.sender(vllm), send, comparison)
+    assert comparison.count == len(requests) > 400
+    found = comparison.find_unexplained(compare.read_rows())
+    assert {str(kind): names for kind, names in found.items()} == {}
+
+
+def test_every_row_of_the_table_has_a_body(comparison: Comparison) -> None:
+    def occurs(row: Row) -> bool:
+        return row.generated or any(row.explains(kind) for kind in comparison.names)
+
+    assert comparison.count
+    assert [row for row in compare.read_rows() if not occurs(row)] == []
