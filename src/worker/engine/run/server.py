@@ -204,12 +204,17 @@ def _encode_json(body: Mapping[str, Any]) -> bytes:
     """Encode a body as JSON.
 
     Raises:
-        ValueError: If the body has half of a surrogate pair, or NaN.
+        ValueError: If the body has NaN, or half of a surrogate pair outside of the conversation.
         OverflowError: If an integer outside of the conversation has more than 64 bits.
     """
     # Try to encode: vLLM would notice too late that a value can't be sent to its core.
     msgspec.msgpack.encode({key: body[key] for key in body.keys() - RENDERED_KEYS})
-    return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    text = json.dumps(body, ensure_ascii=False, allow_nan=False)
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        # A model writes half of a surrogate pair into arguments of a tool, or a client cuts a text.
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def _body_keys_by_path(app: Any) -> Iterator[tuple[str, frozenset[str]]]:
