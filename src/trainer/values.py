@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from worker.messages import REASONING_KEYS, find_reasoning
+
 # Keys of a prompt and its answer: LLM Engine's two pairs, and OpenAI's former pair.
 KEY_PAIRS = (("prompt", "response"), ("input", "output"), ("prompt", "completion"))
 KEY_PAIRS_TEXT = "prompt and response, input and output, or prompt and completion"
@@ -12,10 +14,8 @@ KEY_PAIRS_TEXT = "prompt and response, input and output, or prompt and completio
 ROLES = ("system", "developer", "user", "assistant", "tool")
 # Known keys of a message. ``refusal`` and ``annotations``, which answers have, are ignored.
 MESSAGE_KEYS = frozenset(
-    """
-    role content name weight tool_calls tool_call_id refusal annotations reasoning reasoning_content
-    """.split()
-)
+    "role content name weight tool_calls tool_call_id refusal annotations".split()
+) | {*REASONING_KEYS}
 # Maximum number of messages per row: each answer is rendered with all messages before it.
 MAX_MESSAGES = 256
 # Maximum number of characters of a key in an error message.
@@ -163,9 +163,10 @@ def _assistant_fields(message: dict[str, Any]) -> dict[str, Any]:
     if not calls and not any(text.strip() for text in texts):
         raise InvalidRowError("the assistant's message has neither content nor tool_calls")
     # vLLM passes the reasoning to templates under both names.
-    keys = ("reasoning", "reasoning_content")
-    text = next((message[key] for key in keys if key in message), None)
-    return calls if text is None else calls | dict.fromkeys(keys, _require_text(keys[0], text))
+    text = find_reasoning(message)
+    if text is None:
+        return calls
+    return calls | dict.fromkeys(REASONING_KEYS, _require_text(REASONING_KEYS[0], text))
 
 
 def _parse_other_role(message: dict[str, Any]) -> dict[str, Any]:

@@ -59,6 +59,14 @@ TOOL_CONVERSATION = [
     {"role": "tool", "tool_call_id": "call-1", "content": '{"status": "COMPLETED"}'},
 ]
 
+# The same conversation as transformers has it.
+TRANSFORMERS_CALL = {"name": "job_status", "arguments": {"job_id": "42"}}
+TRANSFORMERS_CONVERSATION = [
+    {"role": "user", "content": ["Is job 42 done?"]},
+    {"role": "assistant", "tool_calls": [{"type": "function", "function": TRANSFORMERS_CALL}]},
+    {"role": "tool", "content": '{"status": "COMPLETED"}'},
+]
+
 
 @pytest.mark.parametrize(
     "payload",
@@ -67,6 +75,7 @@ TOOL_CONVERSATION = [
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}], "name": "Ann"}]},
         {"messages": TOOL_USE.messages, "tools": TOOL_USE.tools},
         {"messages": TOOL_CONVERSATION, "tools": TOOL_USE.tools},
+        {"messages": TRANSFORMERS_CONVERSATION, "tools": TOOL_USE.tools},
         {"messages": UNFINISHED, "continue_final_message": True, "add_generation_prompt": False},
         {"messages": UNFINISHED, "add_generation_prompt": False},
         {"messages": COUNT, "chat_template_kwargs": {"add_generation_prompt": False}},
@@ -90,6 +99,20 @@ async def test_a_continued_message_starts_no_new_turn(
     assert await prompt_ids(demo_engine, **payload) == without
     (whole,) = await ask(**payload, sampling_params={"temperature": 0, "max_tokens": 40})
     assert whole["choices"][0]["tokens"] == [", four, five, six, seven, eight, nine, ten"]
+
+
+async def test_every_form_of_a_conversation_becomes_the_same_prompt(
+    ask: Ask, demo_engine: "InProcessEngine"
+) -> None:
+    tools = TOOL_USE.tools
+    expected = await prompt_ids(demo_engine, messages=TOOL_CONVERSATION, tools=tools)
+    assert (
+        await prompt_ids(demo_engine, messages=TRANSFORMERS_CONVERSATION, tools=tools) == expected
+    )
+    for messages in (TOOL_CONVERSATION, TRANSFORMERS_CONVERSATION):
+        body = {"messages": messages, "tools": tools}
+        (tokens,) = await ask(openai_route="/tokenize", openai_input=body)
+        assert tokens["tokens"] == expected
 
 
 async def test_a_prompt_of_token_ids_has_the_answer_of_its_text(

@@ -19,6 +19,7 @@ from worker.errors import InvalidInput
 from worker.job.base import Job
 from worker.job.sampling import OTHER_API_KEYS, PARAMETERS, Sampling, merge_params
 from worker.limits.work import MAX_PROMPTS, MAX_REPEATED_CHARACTERS
+from worker.messages import convert_messages
 from worker.validation import SAMPLING_PARAMS, drop_nulls
 
 # Maximum number of invalid items. A list with more is refused as a whole.
@@ -38,15 +39,6 @@ class Message(BaseModel):
 
     role: str
     content: str | Objects | None = None
-
-    @field_validator("content")
-    @classmethod
-    def _check_text_parts(cls, content: Any) -> Any:
-        """Refuse a text part without a text, which vLLM would drop silently."""
-        parts = content if isinstance(content, list) else []
-        if any(part.get("type") == "text" and type(part.get("text")) is not str for part in parts):
-            raise ValueError("a part of type text has its words under text, as a string")
-        return content
 
 
 class RawJob(Job):
@@ -84,6 +76,11 @@ class RawJob(Job):
         if isinstance(params, dict):
             params = merge_params(params, top_level)
         return {**others, SAMPLING_PARAMS: params}
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _convert_messages(cls, messages: Any) -> Any:
+        return convert_messages(messages)
 
     @field_validator("prompt", mode="before")
     @classmethod

@@ -3,11 +3,14 @@
 Each public function changes a body for the routes that name it in ``worker.routes.vllm.ROUTES``.
 """
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
 from worker.job.base import add_system_prompt
+from worker.messages import check_list, convert_messages
 
 # Parameters of /v1/responses that need objects on OpenAI's servers, and the ends of their refusals.
 STORED_OBJECTS = {
@@ -18,22 +21,36 @@ STORED_OBJECTS = {
 
 
 def prepare_chat_messages(body: dict[str, Any], job: OpenAIJob, system_prompt: str | None) -> None:
-    """Check ``messages``, and add the system prompt unless they have a system message.
+    """Convert ``messages`` for vLLM, and add the system prompt unless they have a system message.
 
     A string becomes a message of the user. Messages without a role become the user's, too, if the
     caller wrote the route without /v1.
 
     Raises:
-        InvalidInput: The messages are no list of objects, or their ``tool_calls`` are no lists.
+        InvalidInput: The messages are no list, or one of them has no form that is known.
     """
     if "messages" not in body:
         return
     messages = body["messages"]
     if isinstance(messages, str):
         messages = [{"role": "user", "content": messages}]
-    _check_messages(messages)
     role = {} if job.has_version_prefix else {"role": "user"}
-    body["messages"] = add_system_prompt([{**role, **item} for item in messages], system_prompt)
+    conversation = [{**role, **message} for message in convert_messages(messages)]
+    body["messages"] = add_system_prompt(conversation, system_prompt)
+
+
+def prepare_pooling_messages(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
+    """Convert conversations, in ``messages`` or in ``input``, for vLLM. SYSTEM_PROMPT is not added.
+
+    Raises:
+        InvalidInput: One of the messages has no form that is known.
+    """
+    for key in body.keys() & {"messages", "input"}:
+        match body[key]:
+            case [dict(), *_] as messages:
+                body[key] = convert_messages(messages, key)
+            case [[dict(), *_], *_] as conversations:
+                body[key] = [convert_messages(m, f"{key}.{i}") for i, m in enumerate(conversations)]
 
 
 def set_anthropic_system_prompt(
@@ -56,36 +73,27 @@ def prepare_responses_input(body: dict[str, Any], _: OpenAIJob, system_prompt: s
     for name, message in STORED_OBJECTS.items():
         if body.get(name):
             raise InvalidInput(f"{name}: this worker stores no {message}", param=name)
-    _check_list("tools", body.get("tools", []))
+    check_list("tools", body.get("tools", []))
     items = body.get("input", "")
     if not isinstance(items, str | list):
         raise InvalidInput("input: Input should be a valid string or list", param="input")
     if isinstance(items, list):
-        body["input"] = [_simplify_parts(item) for item in items]
+        body["input"] = [_simplify_item(item) for item in items]
     if system_prompt is not None and not _has_system_message(items):
         body.setdefault("instructions", system_prompt)
 
 
-def _check_messages(messages: Any) -> None:
-    _check_list("messages", messages)
-    for index, message in enumerate(messages):
-        field = f"messages.{index}"
-        if not isinstance(message, dict):
-            raise InvalidInput(f"{field}: Input should be a valid dictionary", param=field)
-        if message.get("tool_calls") is not None:
-            _check_list(f"{field}.tool_calls", message["tool_calls"])
+def _simplify_item(item: Any) -> Any:
+    """Join text parts of earlier answers and tool output (vLLM reads only one); refuse files.
 
-
-def _check_list(field: str, value: Any) -> None:
-    """Check that a value is a list: vLLM iterates over it before its own checks."""
-    if not isinstance(value, list):
-        raise InvalidInput(f"{field}: Input should be a valid list", param=field)
-
-
-def _simplify_parts(item: Any) -> Any:
-    """Join text parts of earlier answers and tool output (vLLM reads only one); refuse files."""
+    The arguments of a call may be an object.
+    """
     if not isinstance(item, dict):
         return item
+    if item.get("type") == "function_call" and isinstance(item.get("arguments"), dict):
+        return {**item, "arguments": json.dumps(item["arguments"], ensure_ascii=False)}
+    if item.get("type") == "reasoning":
+        return {**item, **dict(_joined_parts_of_reasoning(item))}
     for parts in (item.get("content"), item.get("output")):
         if isinstance(parts, list) and any(_has_type(part, "input_file") for part in parts):
             raise InvalidInput(
@@ -97,6 +105,13 @@ def _simplify_parts(item: Any) -> Any:
         part = {"type": "output_text", "text": _join_text(item["content"]), "annotations": []}
         return {**item, "content": [part]}
     return item
+
+
+def _joined_parts_of_reasoning(item: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    for key, type_ in (("content", "reasoning_text"), ("summary", "summary_text")):
+        parts = item.get(key)
+        if isinstance(parts, list) and len(parts) > 1 and all(_has_type(p, type_) for p in parts):
+            yield key, [{"type": type_, "text": "\n".join(str(part.get("text")) for part in parts)}]
 
 
 def _has_system_message(items: Any) -> bool:

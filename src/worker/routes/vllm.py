@@ -53,6 +53,7 @@ ROUTES = (
         "POST",
         "/v1/embeddings",
         shape=BodyShape(("messages", "input"), can_truncate=True, is_batchable=True),
+        prepare_conversation=conversations.prepare_pooling_messages,
     ),
     Route("POST", "/score", shape=BodyShape(_SCORE_TEXTS, can_truncate=True, is_batchable=True)),
     Route(
@@ -66,6 +67,7 @@ ROUTES = (
         "POST",
         "/pooling",
         shape=BodyShape(("messages", "input"), can_truncate=True, is_batchable=True),
+        prepare_conversation=conversations.prepare_pooling_messages,
     ),
     Route(
         "POST",

@@ -203,9 +203,6 @@ def turn(content: Any, role: Any = "user") -> Payload:
 
 # Errors in nested values: the parameter, the message, the input. Only the first error in a list is
 # reported: a report of all would take seconds and gigabytes.
-NO_MESSAGE = "Input should be a valid dictionary or instance of Message"
-NO_PARTS = f"{TEXT}; messages.0.content.list[dict[str,any]].0: {OBJECT}"
-NO_WORDS = "a part of type text has its words under text, as a string"
 NO_UNICODE = f"{TEXT}, unable to parse raw data as a unicode string"
 REPEATED = "200 times for as many sampling_params it has 1,004,000 characters, at most 1,000,000"
 EACH_OF_200: Payload = {"prompts": ["a"] * 200, "sampling_params": [{}] * 200}
@@ -217,12 +214,13 @@ PLACES: list[tuple[str, str, Payload]] = [
         f"{PROMPT}; stream: {BOOLEAN}; unknown key 'a'",
         {"prompt": 5, "stream": "", "a": 1},
     ),
-    ("messages.0", NO_MESSAGE, {"messages": [SECRET] * 9_999}),
+    ("messages.0", OBJECT, {"messages": [SECRET] * 9_999}),
     ("messages.0.role", "Field required", {"messages": [{}] * 9_999}),
     ("messages.0.role", TEXT, turn(SECRET, role=5)),
-    ("messages.0.content.str", NO_PARTS, turn([SECRET] * 9_999)),
-    ("messages.0.content", NO_WORDS, turn([{"type": "text"}])),
-    ("messages.0.content", NO_WORDS, turn([{"type": "text", "text": [SECRET]}])),
+    ("messages.0.content.0", OBJECT, turn([5] * 9_999)),
+    ("messages.0.content.0.text", TEXT, turn([{"type": "text"}])),
+    ("messages.0.content.0.text", TEXT, turn([{"type": "text", "text": [SECRET]}])),
+    ("messages.0.content", TEXT, turn({"text": SECRET})),
     ("tools.0", OBJECT, {**RAW, "tools": [0] * 99}),
     ("guided_regex", REPEATED, {**EACH_OF_200, "guided_regex": "a" * 5_000}),
     ("stop_sequences.0", TEXT, {**LLM_ENGINE, "stop_sequences": [0] * 9_999}),

@@ -75,9 +75,10 @@ def test_messages_override_a_prompt(keys: dict[str, Any], conversation: Any) -> 
 
 
 def test_the_chat_template_gets_every_turn_unchanged() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     turns = [
         {"role": "ipython", "content": "any role"},
-        {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
         {"role": "assistant", "tool_calls": []},
         {"role": "user", "content": [{"type": "text", "text": "parts"}], "name": "Ann"},
     ]

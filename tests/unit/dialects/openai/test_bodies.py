@@ -169,6 +169,26 @@ def test_parts_of_an_earlier_response_and_of_a_tool_output_are_joined(
     assert items == [{**item, "content": [joined_part]}, {**output, "output": "42"}]
 
 
+def test_all_parts_of_earlier_reasoning_are_joined(prepare_body: PrepareBody) -> None:
+    """vLLM reads only the first."""
+    summary = [text_part("a", "summary_text"), text_part("b", "summary_text")]
+    content = [text_part("c", "reasoning_text"), text_part("d", "reasoning_text")]
+    item = {"type": "reasoning", "summary": summary, "content": content}
+    (sent,) = prepare_body(RESPONSES, {"input": [item]})["input"]
+    assert sent["summary"] == [text_part("a\nb", "summary_text")]
+    assert sent["content"] == [text_part("c\nd", "reasoning_text")]
+    for alone in ({**item, "summary": [], "content": None}, {**item, "summary": content}):
+        (sent,) = prepare_body(RESPONSES, {"input": [alone]})["input"]
+        assert sent["summary"] == alone["summary"]
+
+
+def test_the_arguments_of_an_earlier_call_may_be_an_object(prepare_body: PrepareBody) -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f"}
+    for arguments, sent in (({"a": "ü"}, '{"a": "ü"}'), ("{}", "{}"), (5, 5)):
+        items = prepare_body(RESPONSES, {"input": [{**call, "arguments": arguments}]})["input"]
+        assert items == [{**call, "arguments": sent}]
+
+
 IMAGE = {"type": "input_image", "image_url": "data:,"}
 
 

@@ -1,0 +1,178 @@
+"""Messages of chats: the forms that callers send, and the one form that vLLM reads.
+
+Callers write messages as OpenAI's API, other servers or transformers have them, and send the
+answers of this worker back to it. vLLM reads some of these forms only, ignores others silently, and
+its errors for a part or a tool call don't have their place.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from worker.errors import InvalidInput
+
+# Names of an answer's reasoning in a message. If both have a value, the first one counts.
+REASONING_KEYS = ("reasoning", "reasoning_content")
+
+# The types of parts that are text, and the key of their text.
+TEXT_KEYS = {
+    "text": "text",
+    "input_text": "text",
+    "output_text": "text",
+    "refusal": "refusal",
+    "thinking": "thinking",
+    "tool_reference": "name",
+}
+# The types of parts with media, and the key of their URL or data.
+MEDIA_KEYS = {
+    "image_url": "image_url",
+    "video_url": "video_url",
+    "audio_url": "audio_url",
+    "input_image": "image_url",
+    "input_audio": "input_audio",
+}
+# The kinds of media, which are the types of such parts in transformers and in Anthropic's API.
+MEDIA_KINDS = ("image", "video", "audio")
+# Types with another name in OpenAI's Responses API.
+OTHER_NAMES = {"input_text": "text", "output_text": "text", "input_image": "image_url"}
+
+_PART_TYPES = ", ".join((*TEXT_KEYS, *MEDIA_KEYS))
+
+
+def convert_messages(messages: Any, place: str = "messages") -> list[dict[str, Any]]:
+    """Return messages in the form that vLLM reads. ``place`` is their path, for errors.
+
+    Raises:
+        InvalidInput: They are no list, or a message, a part or a tool call has no form that is
+            known; the error names its path. Roles, and the media in parts, are not checked here.
+    """
+    check_list(place, messages)
+    return [_convert_message(message, f"{place}.{i}") for i, message in enumerate(messages)]
+
+
+def find_reasoning(message: Mapping[str, Any]) -> Any:
+    """Return the reasoning in a message; None if it has none."""
+    return next((message[key] for key in REASONING_KEYS if message.get(key) is not None), None)
+
+
+def media_url(part: Mapping[str, Any], place: str) -> str:
+    """Return the URL of a part of transformers or of Anthropic's API, such as an ``image``.
+
+    Raises:
+        InvalidInput: The part has neither a URL nor data in base64.
+    """
+    kind, source = part["type"], part.get("source")
+    url = part.get(kind) or part.get("url")
+    if isinstance(source, dict):
+        data = f"data:{source.get('media_type')};base64,{source.get('data')}"
+        url = data if isinstance(source.get("data"), str) else source.get("url")
+    if not isinstance(url, str):
+        form = {"type": f"{kind}_url", f"{kind}_url": {"url": "data:..."}}
+        raise InvalidInput(f"{place}: Input should be {json.dumps(form)}", param=place)
+    return url
+
+
+def check_list(field: str, value: Any) -> None:
+    """Check that a value is a list.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if not isinstance(value, list):
+        raise InvalidInput(f"{field}: Input should be a valid list", param=field)
+
+
+def require_object(field: str, value: Any) -> dict[str, Any]:
+    """Return a value that has to be an object.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if not isinstance(value, dict):
+        raise InvalidInput(f"{field}: Input should be a valid dictionary", param=field)
+    return value
+
+
+def require_text(field: str, value: Any) -> str:
+    """Return a value that has to be a string.
+
+    Raises:
+        InvalidInput: It is something else.
+    """
+    if not isinstance(value, str):
+        raise InvalidInput(f"{field}: Input should be a valid string", param=field)
+    return value
+
+
+def _convert_message(value: Any, place: str) -> dict[str, Any]:
+    message = require_object(place, value).copy()
+    reasoning = find_reasoning(message)
+    for key in REASONING_KEYS:
+        message.pop(key, None)
+    if reasoning is not None:
+        message[REASONING_KEYS[0]] = reasoning
+    if (calls := message.get("tool_calls")) is not None:
+        check_list(f"{place}.tool_calls", calls)
+        message["tool_calls"] = [
+            _convert_tool_call(call, f"{place}.tool_calls.{i}") for i, call in enumerate(calls)
+        ]
+    if not calls and (function := message.pop("function_call", None)) is not None:
+        # OpenAI's former key for a single call, which vLLM ignores.
+        message["tool_calls"] = [_convert_tool_call({"function": function}, place)]
+    content = message.get("content")
+    if isinstance(content, list):
+        message["content"] = [
+            _convert_part(part, f"{place}.content.{i}") for i, part in enumerate(content)
+        ]
+    elif content is None and message.get("refusal") is not None:
+        # vLLM ignores this key.
+        message["content"] = require_text(f"{place}.refusal", message["refusal"])
+    elif content is not None:
+        require_text(f"{place}.content", content)
+    return message
+
+
+def _convert_tool_call(value: Any, place: str) -> dict[str, Any]:
+    """Return a tool call with an id, a type, and arguments as JSON text.
+
+    In transformers, a call needs no id, its arguments are an object, and it may be the function
+    itself.
+    """
+    call = require_object(place, value)
+    if call.get("type") not in (None, "function"):
+        message = "Input should be 'function'"
+        raise InvalidInput(f"{place}.type: {message}", param=f"{place}.type")
+    function = call if "function" not in call and "name" in call else call.get("function")
+    function = require_object(f"{place}.function", function)
+    require_text(f"{place}.function.name", function.get("name"))
+    arguments = function.get("arguments")
+    if arguments is None or isinstance(arguments, dict):
+        arguments = json.dumps(arguments or {}, ensure_ascii=False)
+    if not isinstance(arguments, str):
+        field = f"{place}.function.arguments"
+        raise InvalidInput(f"{field}: Input should be JSON text or an object", param=field)
+    id_ = "" if call.get("id") is None else require_text(f"{place}.id", call["id"])
+    named = {"name": function["name"], "arguments": arguments}
+    return {"id": id_, "type": "function", "function": named}
+
+
+def _convert_part(value: Any, place: str) -> dict[str, Any]:
+    if isinstance(value, str):
+        return {"type": "text", "text": value}
+    part = require_object(place, value)
+    type_ = part.get("type")
+    if type_ is None:
+        type_ = next((name for name in MEDIA_KEYS if part.get(name) is not None), None)
+    if type_ in MEDIA_KINDS:
+        others = {key: part[key] for key in part.keys() - {type_, "url", "source"}}
+        name = f"{type_}_url"
+        return {**others, "type": name, name: {"url": media_url(part, place)}}
+    if not isinstance(type_, str) or type_ not in TEXT_KEYS.keys() | MEDIA_KEYS.keys():
+        field = f"{place}.type"
+        raise InvalidInput(f"{field}: Input should be one of {_PART_TYPES}", param=field)
+    part = {**part, "type": OTHER_NAMES.get(type_, type_)}
+    if type_ in TEXT_KEYS:
+        require_text(f"{place}.{TEXT_KEYS[type_]}", part.get(TEXT_KEYS[type_]))
+    elif isinstance(url := part.get(MEDIA_KEYS[type_]), str):
+        part[MEDIA_KEYS[type_]] = {"url": url}
+    return part
