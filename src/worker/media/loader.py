@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import string
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from worker.media.walker import MediaKind, Medium, ValuePath, find_media, replac
 # Number of requests whose media are fetched or checked concurrently. Further requests wait, which
 # bounds memory.
 MAX_CONCURRENT_REQUESTS = 8
+# White space, which many programs write into base64: a map for ``str.translate`` that removes it.
+WHITE_SPACE = dict.fromkeys(map(ord, string.whitespace))
 # Number of concurrent fetches of one request.
 MAX_FETCHES = 4
 
@@ -81,7 +84,7 @@ class MediaLoader:
                 raise _refusal_error(medium, "this endpoint accepts media as data: URLs only")
 
     async def _load_all_media(self, media: list[Medium]) -> dict[ValuePath, str]:
-        """Check all media, and return the ``data:`` URLs of the remote media by their paths."""
+        """Check all media, and return new values by their paths: URLs of ``data:``, or base64."""
         state = _SharedMediaState()
         tasks = [asyncio.create_task(self._load_medium(medium, state)) for medium in media]
         try:
@@ -140,14 +143,21 @@ def _is_done(task: "asyncio.Task[str | None]") -> bool:
     return task.done() and not task.cancelled()
 
 
-def _check_inline_medium(medium: Medium, budget: MediaBudget) -> None:
-    kind, files = medium.kind, list[bytes]()
+def _check_inline_medium(medium: Medium, budget: MediaBudget) -> str | None:
+    """Check a medium in base64; return its value without white space, or None if it has none.
+
+    vLLM refuses white space.
+    """
+    kind, files, value = medium.kind, list[bytes](), medium.value
+    if value.isascii():
+        value = value.translate(WHITE_SPACE)
     if medium.is_base64:
-        files = [decode_base64(medium.value, budget)]
+        files = [decode_base64(value, budget)]
     else:
-        kind, files = read_data_url(medium.kind, medium.value, budget)
+        kind, files = read_data_url(medium.kind, value, budget)
     for file in files:
         check_file(kind, file, budget)
+    return value if len(value) < len(medium.value) else None
 
 
 def _to_data_url(kind: MediaKind, file: bytes, budget: MediaBudget) -> str:

@@ -48,6 +48,10 @@ URL_KINDS: dict[str, MediaKind] = {"image_url": "image", "video_url": "video", "
 # Types of parts that require a URL, and the key of the part that contains the URL.
 URL_KEYS = {**{name: name for name in URL_KINDS}, "input_image": "image_url"}
 
+# Types of parts in transformers and in Anthropic's API.
+PART_KINDS: dict[str, MediaKind] = {"image": "image", "video": "video", "audio": "audio"}
+SOURCE_FORM = '{"type": "base64", "media_type": "image/png", "data": "..."}'
+
 # A part of a text type is skipped as plain text unless it has one of the examined keys.
 EXAMINED_KEYS = frozenset({*DENIED_PART_KEYS, *URL_KINDS, "input_audio"})
 TEXT_TYPES = ("text", "input_text", "output_text")
@@ -180,12 +184,22 @@ def _media_in_part(part: dict[str, Any], path: ValuePath) -> Iterator[Medium]:
         raise _invalid_field_error(f"{place}.{key}", "a URL")
     if part.get("input_audio") is not None or type_ == "input_audio":
         yield _base64_medium("audio", part.get("input_audio"), (*path, "input_audio"), "format")
-    if type_ == "image":
-        source = part.get("source")
-        if isinstance(source, dict) and source.get("type") == "url":
-            yield _url_medium("image", source, (*path, "source"))
-        else:
-            yield _base64_medium("image", source, (*path, "source"), "media_type")
+    if isinstance(type_, str) and type_ in PART_KINDS:
+        yield _medium_of_kind(PART_KINDS[type_], part, path)
+
+
+def _medium_of_kind(kind: MediaKind, part: dict[str, Any], path: ValuePath) -> Medium:
+    """Read a part of Anthropic's API, which has a source, or of transformers, which has a URL."""
+    source, url_keys = part.get("source"), [key for key in (kind, "url") if part.get(key)]
+    if isinstance(source, dict) and source.get("type") == "url":
+        return _url_medium(kind, source, (*path, "source"))
+    if isinstance(source, dict):
+        return _base64_medium(kind, source, (*path, "source"), "media_type")
+    if source is not None or not url_keys:
+        place = ".".join(map(str, (*path, "source")))
+        chat_form = f'{{"type": "{kind}_url", "{kind}_url": {{"url": "data:..."}}}}'
+        raise _invalid_field_error(place, f"{SOURCE_FORM}; in a chat, send {chat_form}")
+    return _url_medium(kind, part[url_keys[0]], (*path, url_keys[0]))
 
 
 def _url_medium(kind: MediaKind, value: Any, path: ValuePath) -> Medium:

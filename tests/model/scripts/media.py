@@ -1,5 +1,6 @@
 """Sends images to a vision model, as data and from a stand-in for a host on the internet."""
 
+import base64
 import http.server
 import sys
 import threading
@@ -119,10 +120,31 @@ def a_fetched_image_has_the_answer_of_the_same_image_as_data(llm: LLM, port: int
     assert Images.requested_paths == ["/red", "/blue"] * len(JOBS)
 
 
+def every_form_of_an_image_has_the_same_answer(llm: LLM) -> None:
+    url = data_url(colour="blue")
+    lines = base64.encodebytes(base64.b64decode(url.partition(",")[2])).decode()
+    source = {"type": "base64", "media_type": "image/png", "data": lines}
+    parts: list[dict[str, Any]] = [
+        {"type": "image", "image": url},
+        {"type": "image", "source": source},
+        {"type": "image_url", "image_url": f"data:image/png;base64,{lines}"},
+    ]
+    (as_raw, raw_text), (as_chat, chat_text), _ = JOBS
+    tokens = raw_text(run_job(llm, as_raw(url))[0])
+    text = chat_text(run_job(llm, as_chat(url))[0])
+    for part in parts:
+        body = {"messages": [{"role": "user", "content": [part]}]}
+        assert raw_text(run_job(llm, {**body, "sampling_params": TOKENS})[0]) == tokens
+        assert chat_text(run_job(llm, route(CHAT, {**body, **TOKENS}))[0]) == text
+        (message,) = run_job(llm, route("/v1/messages", {**body, **TOKENS}))
+        assert message["content"][0]["text"] == text
+
+
 def main(model: str) -> None:
     with LLM(model, max_model_len=512) as llm:
         failed = collect_failures(
             partial(attacks_are_refused, llm, listen("127.0.0.1")),
+            partial(every_form_of_an_image_has_the_same_answer, llm),
             partial(a_fetched_image_has_the_answer_of_the_same_image_as_data, llm, listen(HOST)),
         )
     report(failed=failed)

@@ -73,6 +73,18 @@ async def test_a_data_url_without_an_image_is_refused(url: str) -> None:
     assert UNREADABLE in await refusal_message(media_loader(), chat_body(url))
 
 
+async def test_base64_may_be_in_lines() -> None:
+    url, encoded = to_data_url(IMAGE), base64.b64encode(IMAGE).decode()
+    in_lines = base64.encodebytes(IMAGE).decode().replace("\n", "\r\n ")
+    urls = [url, f"data:image/png;base64,\n{in_lines}"]
+    assert await inlined_urls(media_loader(), chat_body(*urls)) == [url, url]
+    source = {"type": "base64", "media_type": "image/png"}
+    block = {"type": "image", "source": {**source, "data": in_lines}}
+    body = {"messages": [{"role": "user", "content": [block]}]}
+    sent, _ = await media_loader().inline_media(body, MESSAGES)
+    assert sent["messages"][0]["content"][0]["source"] == {**source, "data": encoded}
+
+
 async def test_the_size_of_a_data_url_is_limited() -> None:
     loader = media_loader(MediaLimits(megabytes=1))
     message = await refusal_message(loader, chat_body(to_data_url(IMAGE + bytes(1_000_000))))

@@ -48,6 +48,9 @@ BODIES: tuple[tuple[str, str, dict[str, Any]], ...] = (
     (CHAT, "messages.0.content.1.audio_url.url", chat({"audio_url": {"url": URL}})),
     (CHAT, "messages.0.content.1.input_audio.data", chat(AUDIO)),
     (CHAT, "messages.0.content.1.image_url", chat(INPUT_IMAGE)),
+    (CHAT, "messages.0.content.1.image", chat({"type": "image", "image": URL})),
+    (CHAT, "messages.0.content.1.url", chat({"type": "video", "url": URL})),
+    (CHAT, "messages.0.content.1.source.data", chat(ENCODED)),
     ("/tokenize", "messages.0.content.1.image_url.url", chat(IMAGE)),
     ("/pooling", "messages.0.content.1.image_url.url", chat(IMAGE)),
     (EMBEDDINGS, "input.0.content.1.image_url.url", {"input": TURN}),
@@ -124,6 +127,7 @@ WITHOUT_CONTENT: dict[str, tuple[str, list[Any]]] = {
     "image_url": ("image_url", [None, {}, {"url": None}, {"url": 5}, 5, [URL]]),
     "input_audio": ("input_audio", [{}, {"data": None}, {"data": "AA", "format": "wav;x,"}]),
     "image": ("source", ["a", {"file_id": "a"}, {"type": "url"}, PNG]),
+    "video": ("video", [[URL], "", None]),
 }
 
 

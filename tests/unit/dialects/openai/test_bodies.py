@@ -128,6 +128,25 @@ def test_invalid_messages_are_refused(
     assert refusal(prepare_body, CHAT, {"messages": messages}, **SYSTEM) == (message, place)
 
 
+PARTS = [{"type": "image", "image": "data:,"}]
+CONVERTED_PARTS = [{"type": "image_url", "image_url": {"url": "data:,"}}]
+
+
+@pytest.mark.parametrize("path", [CHAT, TOKENIZE, "/v1/embeddings", "/pooling"])
+def test_a_conversation_is_converted_on_every_route(prepare_body: PrepareBody, path: str) -> None:
+    turn, converted = ({**USER_TURN, "content": parts} for parts in (PARTS, CONVERTED_PARTS))
+    assert prepare_body(path, {"messages": [turn]})["messages"] == [converted]
+    if path in (CHAT, TOKENIZE):
+        return
+    for key in ("messages", "input"):
+        assert prepare_body(path, {key: [[turn], [turn]]})[key] == [[converted], [converted]]
+        with pytest.raises(InvalidInput, match=rf"^{key}\.1\.0\.content: "):
+            prepare_body(path, {key: [[turn], [{**turn, "content": 5}]]}, **SYSTEM)
+    assert prepare_body(path, {"input": [turn]}, **SYSTEM)["input"] == [converted]
+    for texts in ("Hi", ["Hi"], [1, 2], [[1, 2]], [], 5):
+        assert prepare_body(path, {"input": texts})["input"] == texts
+
+
 def test_a_prompt_gets_no_system_message(prepare_body: PrepareBody) -> None:
     body = prepare_body(TOKENIZE, {"prompt": "Hi", "messages": None}, **SYSTEM)
     assert body == {"prompt": "Hi", "model": "demo"}
