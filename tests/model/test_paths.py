@@ -20,6 +20,7 @@ from worker.settings import Settings
 if TYPE_CHECKING:
     from worker.engine.run.inprocess import InProcessEngine
 
+MESSAGES = "/v1/messages"
 GREEDY = {"temperature": 0, "max_tokens": 500}
 TURNS = [(*turn, dialogue.tools) for dialogue in DIALOGUES for turn in dialogue.turns]
 QUESTION = [{"role": "user", "content": "What does this worker do?"}]
@@ -113,6 +114,21 @@ async def test_every_form_of_a_conversation_becomes_the_same_prompt(
         body = {"messages": messages, "tools": tools}
         (tokens,) = await ask(openai_route="/tokenize", openai_input=body)
         assert tokens["tokens"] == expected
+
+
+async def test_the_text_of_a_block_is_part_of_the_prompt(ask: Ask) -> None:
+    async def count_tokens(blocks: Any) -> int:
+        result = {"type": "tool_result", "tool_use_id": "t", "content": blocks}
+        body = {"messages": [*COUNT, {"role": "user", "content": [result]}]}
+        (counted,) = await ask(openai_route=f"{MESSAGES}/count_tokens", openai_input=body)
+        tokens: int = counted["input_tokens"]
+        return tokens
+
+    found = {"type": "search_result", "source": "/a", "title": "T", "content": "They grow."}
+    reference = {"type": "tool_reference", "tool_name": "weather"}
+    assert await count_tokens([found, reference]) == await count_tokens(
+        "T\n/a\nThey grow.\nweather"
+    )
 
 
 async def test_a_prompt_of_token_ids_has_the_answer_of_its_text(

@@ -11,6 +11,7 @@ from worker.errors import InvalidInput
 from worker.job import OpenAIJob
 from worker.job.base import add_system_prompt
 from worker.messages import check_list, convert_messages
+from worker.routes.content_blocks import convert_blocks
 
 # Parameters of /v1/responses that need objects on OpenAI's servers, and the ends of their refusals.
 STORED_OBJECTS = {
@@ -53,10 +54,15 @@ def prepare_pooling_messages(body: dict[str, Any], _: OpenAIJob, system_prompt: 
                 body[key] = [convert_messages(m, f"{key}.{i}") for i, m in enumerate(conversations)]
 
 
-def set_anthropic_system_prompt(
+def prepare_anthropic_messages(
     body: dict[str, Any], _: OpenAIJob, system_prompt: str | None
 ) -> None:
-    """Set ``system`` to the system prompt unless the request has it."""
+    """Convert the content blocks for vLLM, and set ``system`` unless the request has it.
+
+    Raises:
+        InvalidInput: A block has a type that vLLM does not read, or lacks its text.
+    """
+    convert_blocks(body)
     if system_prompt is not None:
         body.setdefault("system", system_prompt)
 

@@ -39,14 +39,14 @@ ROUTES = (
         "/v1/messages",
         shape=BodyShape(("system", "messages"), is_batchable=True),
         streams=True,
-        prepare_conversation=conversations.set_anthropic_system_prompt,
+        prepare_conversation=conversations.prepare_anthropic_messages,
         error_format=events.ANTHROPIC_ERRORS,
     ),
     Route(
         "POST",
         "/v1/messages/count_tokens",
         shape=BodyShape(("system", "messages")),
-        prepare_conversation=conversations.set_anthropic_system_prompt,
+        prepare_conversation=conversations.prepare_anthropic_messages,
         error_format=events.ANTHROPIC_ERRORS,
     ),
     Route(
