@@ -31,15 +31,20 @@ from vllm.engine import arg_utils
 from vllm.entrypoints.anthropic import api_router
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion import serving as chats
-from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
+from vllm.entrypoints.openai.chat_completion.protocol import (
+    ChatCompletionRequest,
+    ChatCompletionResponse,
+)
 from vllm.entrypoints.openai.completion import serving as completions
 from vllm.entrypoints.openai.responses import serving as responses
 from vllm.entrypoints.pooling.base.io_processor import PoolingIOProcessor
 from vllm.exceptions import VLLMError
 from vllm.model_executor.layers.attention import attention
 from vllm.model_executor.models import registry
+from vllm.parser.abstract_parser import DelegatingParser
 from vllm.renderers import base
 from vllm.renderers.hf import HfRenderer, parse_chat_messages
+from vllm.tool_parsers.hermes_tool_parser import Hermes2ProToolParser
 from vllm.utils.async_utils import make_async
 from vllm.v1.engine import EngineCoreRequest
 from vllm.v1.engine import logprobs as engine_logprobs
@@ -370,6 +375,18 @@ def refuses_lists_as_tool_input() -> bool:
     return False
 
 
+def withholds_text() -> bool:
+    tokenizer = SimpleNamespace(get_vocab=dict)
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    request = ChatCompletionRequest(messages=[{"role": "user", "content": "Hi"}], tools=tools)
+    parser_class: Any = type(
+        "Streaming", (DelegatingParser,), {"tool_parser_cls": Hermes2ProToolParser}
+    )
+    parser = parser_class(tokenizer, request.tools)
+    parse_delta = original_of(patches.PARSE_DELTA)
+    return parse_delta(parser, "<", [1], request, prompt_token_ids=[0], finished=True) is None
+
+
 def compiles_without_a_limit() -> bool:
     source = inspect.getsource(XgrammarBackend.compile_grammar)
     return "ctx = self.compiler.compile_json_schema(" in source
@@ -428,6 +445,7 @@ NEEDED: dict[Patch, Callable[[], bool]] = {
     patches.LOG: logs_request_content,
     patches.LORA_INFO: names_adapters_in_labels,
     patches.METRICS: unregisters_other_metrics,
+    patches.PARSE_DELTA: withholds_text,
     patches.SANITIZE: sanitizes_slowly,
     patches.SEEDS: rewinds_generators,
     patches.TOKEN_TEXTS: decodes_tokens_again,

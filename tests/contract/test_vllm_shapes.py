@@ -15,8 +15,8 @@ from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
 from vllm.exceptions import VLLMError
 
+from worker.engine.run.corrections import keep_invalid_tool_input
 from worker.engine.run.requests.bodies import validate_responses_body
-from worker.engine.run.server import keep_invalid_tool_input
 from worker.engine.seam.body_errors import invalid_body_error
 from worker.engine.seam.translation import translate_errors
 from worker.errors import InvalidInput

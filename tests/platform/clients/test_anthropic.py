@@ -7,7 +7,7 @@ from typing import Any
 
 import anthropic
 import pytest
-from demo_model import ANSWERS, PARAMETERS, TOOL_USE
+from demo_model import ANSWERS, CALL, PARAMETERS, TOOL_USE
 from pydantic import BaseModel
 from support.processes.local_endpoint import LocalEndpoint
 
@@ -64,6 +64,17 @@ def test_a_stream_has_its_events_in_order(anthropic_client: anthropic.Anthropic)
     ]
     deltas: list[Any] = [event.delta for event in events if event.type == "content_block_delta"]
     assert json.loads("".join(delta.partial_json for delta in deltas)) == {"job_id": "42"}
+
+
+def test_a_call_that_is_cut_off_is_text_with_and_without_a_stream(
+    anthropic_client: anthropic.Anthropic,
+) -> None:
+    request: Any = {**TOOL_MESSAGE, "stop_sequences": [NAME]}
+    whole = anthropic_client.messages.create(**request)
+    with anthropic_client.messages.stream(**request) as stream:
+        streamed = stream.get_final_message()
+    assert message_text(streamed) == message_text(whole) == CALL.partition(NAME)[0]
+    assert streamed.stop_reason == whole.stop_reason == "stop_sequence"
 
 
 def test_an_answer_is_parsed_into_a_pydantic_model(anthropic_client: anthropic.Anthropic) -> None:

@@ -227,6 +227,21 @@ def test_a_response_calls_a_tool_and_answers_its_result(openai_client: openai.Op
     assert second.output_text == ANSWER["content"]
 
 
+def test_a_call_that_is_cut_off_is_text_with_and_without_a_stream(
+    openai_client: openai.OpenAI,
+) -> None:
+    cut_call = CALL.partition(NAME)[0]
+    with openai_client.chat.completions.stream(**TOOL_CHAT, stop=[NAME]) as chat:
+        choice = chat.get_final_completion().choices[0]
+    assert (choice.message.content, choice.finish_reason) == (cut_call, "stop")
+    whole = openai_client.chat.completions.create(**TOOL_CHAT, stop=[NAME])
+    assert whole.choices[0].message.content == cut_call
+    stop: Any = {"extra_body": {"stop": [NAME]}}
+    with openai_client.responses.stream(**TOOL_RESPONSE, **stop) as response:
+        assert response.get_final_response().output_text == cut_call
+    assert openai_client.responses.create(**TOOL_RESPONSE, **stop).output_text == cut_call
+
+
 # Errors:
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import logging
 import threading
 import types
 import typing
@@ -18,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from worker import asgi
+from worker.engine.run import corrections
 from worker.engine.run.requests.bodies import check_bad_words, validate_responses_body
 from worker.engine.run.requests.long_requests import LongRequestQueue
 from worker.engine.run.requests.refusals import sanitize_message, silence_refusals
@@ -28,7 +28,7 @@ from worker.engine.run.requests.texts import (
     reserve_thread_for_short_texts,
 )
 from worker.engine.seam.locations import import_from_vllm
-from worker.engine.seam.patches import EXCEPTION_HANDLERS, OUTPUT_LIMIT, SANITIZE, TO_MESSAGES
+from worker.engine.seam.patches import EXCEPTION_HANDLERS, OUTPUT_LIMIT, SANITIZE
 from worker.engine.seam.protocols import Client, RequestMetadata
 from worker.engine.seam.translation import translate_errors
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
@@ -37,8 +37,6 @@ from worker.limits.shapes import EMPTY_SHAPE, RAW_SHAPE, RENDERED_KEYS, BodyShap
 from worker.media import MediaLoader
 from worker.media.walker import find_media
 from worker.record import Usage
-
-log = logging.getLogger(__name__)
 
 # Paths of the most frequent requests.
 FIRST_PATHS = {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"}
@@ -66,6 +64,7 @@ class VllmServer:
         self._app = import_from_vllm("build_app")(arguments, tasks, client.model_config)
         remember_token_texts()
         SANITIZE.replace_in_modules(sanitize_message)
+        corrections.send_withheld_text()
         _shorten_path_of_requests(self._app)
         silence_refusals()
         self._keys = dict(_body_keys_by_path(self._app))
@@ -91,7 +90,9 @@ class VllmServer:
         if executor := getattr(renderer, "_executor", None):
             reserve_thread_for_short_texts(executor, self._client.model_config.renderer_num_workers)
         LongRequestQueue(self._client)
-        keep_invalid_tool_input(getattr(self.state, "anthropic_serving_messages", None))
+        # None if the model does not generate.
+        if messages := getattr(self.state, "anthropic_serving_messages", None):
+            corrections.keep_invalid_tool_input(messages)
         self._limit_output_tokens(max_output_tokens)
 
     def _limit_output_tokens(self, maximum: int | None) -> None:
@@ -265,41 +266,3 @@ def _hide_model_path(arguments: Namespace) -> Namespace:
     if not Path(arguments.model).is_dir():
         return arguments
     return Namespace(**vars(arguments) | {"model": arguments.served_model_name[-1]})
-
-
-def keep_invalid_tool_input(messages: Any) -> None:
-    """Make Anthropic's API return invalid input of a tool as text, not as a call.
-
-    In this API, the input of a tool is an object. If a model has written anything else, or was cut
-    off while writing, vLLM's server raises an error as if the request were wrong. A call with an
-    empty input would be worse, since the caller may execute it. ``messages`` is vLLM's
-    ``AnthropicServingMessages``; None if the model does not generate.
-    """
-    if messages is None:
-        return
-
-    def convert_to_message(answer: Any) -> Any:
-        choice = answer.choices[0]
-        message = choice.message
-        invalid = [
-            call for call in message.tool_calls if not _is_json_object(call.function.arguments)
-        ]
-        if invalid:
-            log.warning(
-                "the model wrote %d tool calls whose input is not a JSON object", len(invalid)
-            )
-            message.tool_calls = [call for call in message.tool_calls if call not in invalid]
-            inputs = [call.function.arguments for call in invalid]
-            message.content = "\n".join(filter(None, [message.content, *inputs]))
-            if choice.finish_reason == "tool_calls" and not message.tool_calls:
-                choice.finish_reason = "stop"
-        return convert_original(answer)
-
-    convert_original = TO_MESSAGES.replace(messages, convert_to_message)
-
-
-def _is_json_object(text: str) -> bool:
-    try:
-        return isinstance(json.loads(text), dict)
-    except ValueError:
-        return False

@@ -116,8 +116,14 @@ INCOMPLETE_TEXT = Patch(
 TO_MESSAGES = Patch(
     owner="vllm.entrypoints.anthropic.serving:AnthropicServingMessages",
     name="messages_full_converter",
-    replacement="worker.engine.run.server:keep_invalid_tool_input",
+    replacement="worker.engine.run.corrections:keep_invalid_tool_input",
     reason="It refuses a request whose model wrote a tool's input that is no JSON object.",
+)
+PARSE_DELTA = Patch(
+    owner="vllm.parser.abstract_parser:DelegatingParser",
+    name="parse_delta",
+    replacement="worker.engine.run.corrections:send_withheld_text",
+    reason="A stream with tools loses its end if that may be, and is not, the begin of a call.",
 )
 OUTPUT_LIMIT = Patch(
     owner="vllm.entrypoints.openai.completion.serving:OpenAIServingCompletion",
