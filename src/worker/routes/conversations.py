@@ -25,7 +25,7 @@ def prepare_chat_messages(body: dict[str, Any], job: OpenAIJob, system_prompt: s
     """Convert ``messages`` for vLLM, and add the system prompt unless they have a system message.
 
     A string becomes a message of the user. Messages without a role become the user's, too, if the
-    caller wrote the route without /v1.
+    caller wrote the route without /v1. A message that is continued starts no new turn.
 
     Raises:
         InvalidInput: The messages are no list, or one of them has no form that is known.
@@ -38,6 +38,8 @@ def prepare_chat_messages(body: dict[str, Any], job: OpenAIJob, system_prompt: s
     role = {} if job.has_version_prefix else {"role": "user"}
     conversation = [{**role, **message} for message in convert_messages(messages)]
     body["messages"] = add_system_prompt(conversation, system_prompt)
+    if body.get("continue_final_message") is True:
+        body.setdefault("add_generation_prompt", False)
 
 
 def prepare_pooling_messages(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:

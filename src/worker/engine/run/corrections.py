@@ -6,12 +6,28 @@ from functools import cache
 from pkgutil import resolve_name
 from typing import Any
 
-from worker.engine.seam.patches import PARSE_DELTA, TO_MESSAGES
+from worker.engine.seam.patches import PARSE_DELTA, TO_CHAT_REQUEST, TO_MESSAGES
 
 log = logging.getLogger(__name__)
 
 # Values of ``tool_choice`` with which a model may answer with text.
 FREE_CHOICES = (None, "auto")
+
+
+def continue_final_message(messages: Any) -> None:
+    """Make Anthropic's API continue a final message of the assistant, as its documentation says.
+
+    vLLM would begin another message. ``messages`` is vLLM's ``AnthropicServingMessages``.
+    """
+
+    def convert_to_chat(*args: Any, **kwargs: Any) -> Any:
+        request = convert_original(*args, **kwargs)
+        last = request.messages[-1] if request.messages else {}
+        if last.get("role") == "assistant" and last.get("content") and not last.get("tool_calls"):
+            request.add_generation_prompt, request.continue_final_message = False, True
+        return request
+
+    convert_original = TO_CHAT_REQUEST.replace(messages, convert_to_chat)
 
 
 @cache

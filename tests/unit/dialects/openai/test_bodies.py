@@ -128,6 +128,17 @@ def test_invalid_messages_are_refused(
     assert refusal(prepare_body, CHAT, {"messages": messages}, **SYSTEM) == (message, place)
 
 
+@pytest.mark.parametrize("path", [CHAT, TOKENIZE])
+def test_a_continued_message_starts_no_turn(prepare_body: PrepareBody, path: str) -> None:
+    body = {"messages": [USER_TURN], "continue_final_message": True}
+    assert prepare_body(path, body)["add_generation_prompt"] is False
+    # vLLM refuses both together.
+    assert prepare_body(path, {**body, "add_generation_prompt": True})["add_generation_prompt"]
+    for value in (False, "true", None):
+        sent = prepare_body(path, {"messages": [USER_TURN], "continue_final_message": value})
+        assert "add_generation_prompt" not in sent
+
+
 PARTS = [{"type": "image", "image": "data:,"}]
 CONVERTED_PARTS = [{"type": "image_url", "image_url": {"url": "data:,"}}]
 
