@@ -115,3 +115,50 @@ async def test_the_content_of_a_refused_list_item_is_not_logged(
 async def test_a_wrong_http_method_is_refused(ask: Ask) -> None:
     error = failure(await ask(route="/v1/chat/completions", method="GET"))
     assert (error["code"], error["type"]) == (405, "MethodNotAllowedError")
+
+
+CONTINUED: list[dict[str, Any]] = [*MESSAGES, {"role": "assistant", "content": SECRET}]
+# Requests with a conversation, and whether they continue its last message.
+CONVERSATIONS: list[tuple[dict[str, Any], bool]] = [
+    ({"messages": MESSAGES}, False),
+    ({"messages": CONTINUED, "continue_final_message": True}, True),
+    *(
+        ({"openai_route": route, "openai_input": body}, continues)
+        for route, body, continues in (
+            ("/v1/chat/completions", {"messages": MESSAGES}, False),
+            ("/v1/chat/completions", {"messages": MESSAGES, "stream": True}, False),
+            (
+                "/v1/chat/completions",
+                {"messages": CONTINUED, "continue_final_message": True},
+                True,
+            ),
+            ("/v1/responses", {"input": PROMPT}, False),
+            ("/v1/messages", {"messages": MESSAGES, "max_tokens": 1}, False),
+            ("/v1/messages", {"messages": CONTINUED, "max_tokens": 1}, True),
+            ("/v1/messages/count_tokens", {"messages": MESSAGES}, False),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("job", "continues"), CONVERSATIONS, ids=str)
+async def test_a_template_that_refuses_a_conversation_is_named(
+    job: dict[str, Any],
+    continues: bool,
+    ask: Ask,
+    demo_engine: "InProcessEngine",
+    log_output: io.StringIO,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    template = "{{ messages[0].content + raise_exception('Roles must alternate') }}"
+    if continues:
+        template = "{{ messages[0].content }}"  # the content of the last message is missing
+    monkeypatch.setattr(demo_engine.generation.prompts.chat_renderer, "chat_template", template)
+    error = failure(await ask(**job))
+    assert error["code"] == 400
+    if continues:
+        assert "template changes the last message or leaves it out" in error["message"]
+    else:
+        expected = "The model's chat template refuses this conversation: Roles must alternate ("
+        assert error["message"].startswith(f"{expected}CUSTOM_CHAT_TEMPLATE on the endpoint")
+    assert not {PROMPT, SECRET} & {*re.findall(r"\w+", error["message"] + log_output.getvalue())}

@@ -4,14 +4,31 @@ import json
 import logging
 from functools import cache
 from pkgutil import resolve_name
-from typing import Any
+from typing import Any, NoReturn
 
-from worker.engine.seam.patches import PARSE_DELTA, TO_CHAT_REQUEST, TO_MESSAGES
+from worker.engine.seam.patches import (
+    CREATE_ERROR,
+    PARSE_DELTA,
+    TO_CHAT_REQUEST,
+    TO_MESSAGES,
+)
 
 log = logging.getLogger(__name__)
 
 # Values of ``tool_choice`` with which a model may answer with text.
 FREE_CHOICES = (None, "auto")
+
+
+def raise_errors_of_messages() -> None:
+    """Make the routes of Anthropic's API raise exceptions, as all other routes do.
+
+    They are then translated as those of other routes. vLLM's own responses lack the parameter.
+    """
+
+    def raise_error(error: Exception) -> NoReturn:
+        raise error
+
+    CREATE_ERROR.replace(resolve_name(CREATE_ERROR.owner), raise_error)
 
 
 def continue_final_message(messages: Any) -> None:

@@ -64,6 +64,7 @@ class VllmServer:
         self._app = import_from_vllm("build_app")(arguments, tasks, client.model_config)
         remember_token_texts()
         SANITIZE.replace_in_modules(sanitize_message)
+        corrections.raise_errors_of_messages()
         corrections.send_withheld_text()
         _shorten_path_of_requests(self._app)
         silence_refusals()
@@ -159,7 +160,9 @@ class VllmServer:
                     usage.output_tokens = final_usage.completion_tokens
         except RefusedByEngine as refused:
             _name_chosen_tool(refused, body or {})
-            prompt = body if body and not shape.accepts_items else {}
+            # The route that counts tokens reads neither items nor Anthropic's blocks.
+            is_countable = not (shape.accepts_items or "system" in shape.text_keys)
+            prompt = body if body and is_countable else {}
             raise await self.add_token_count_to_refusal(refused, prompt) from refused
 
     async def add_token_count_to_refusal(

@@ -125,6 +125,12 @@ TO_CHAT_REQUEST = Patch(
     replacement="worker.engine.run.corrections:continue_final_message",
     reason="It begins another message after a final message of the assistant.",
 )
+CREATE_ERROR = Patch(
+    owner="vllm.entrypoints.anthropic.api_router",
+    name="create_error_response",
+    replacement="worker.engine.run.corrections:raise_errors_of_messages",
+    reason="It responds to exceptions; the worker translates them as on the raw path.",
+)
 PARSE_DELTA = Patch(
     owner="vllm.parser.abstract_parser:DelegatingParser",
     name="parse_delta",

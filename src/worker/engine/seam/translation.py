@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import traceback
 from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from textwrap import shorten
@@ -44,6 +45,20 @@ NO_CHAT_TEMPLATE = (
     "CUSTOM_CHAT_TEMPLATE on the endpoint, or send a prompt."
 )
 
+# File name that Jinja has for the code of a template.
+TEMPLATE_CODE = "<template>"
+TEMPLATE_REFUSES = (
+    "The model's chat template refuses this conversation: {} (CUSTOM_CHAT_TEMPLATE on the endpoint "
+    "sets another template)"
+)
+# Beginning of the message of transformers for a message that can't be continued. Its end quotes the
+# whole conversation.
+NOT_CONTINUED = "continue_final_message is set but the final message does not appear"
+CAN_NOT_CONTINUE = (
+    "The model's chat template changes the last message or leaves it out, so that the model can't "
+    "continue it: end with a message of the user"
+)
+
 # Replacements for messages that suggest a form of input that the worker refuses.
 REPLACED_MESSAGES = {
     "Either prompt or prompt_embeds must be provided and non-empty.": (
@@ -69,7 +84,19 @@ def _safe_error_message(error: Exception) -> str:
     message = replace_options_by_settings(
         SOURCE_LOCATION.sub("", str(error.args[0])[:MAX_MESSAGE_LENGTH])
     )
+    if message.startswith(NOT_CONTINUED):
+        return CAN_NOT_CONTINUE
     return REPLACED_MESSAGES.get(message, message)
+
+
+def _is_template_error(error: object) -> bool:
+    """Return whether an object is an exception that the code of a chat template has raised."""
+    if not isinstance(error, Exception):
+        return False
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, TemplateError) or any(
+        frame.f_code.co_filename == TEMPLATE_CODE for frame in frames
+    )
 
 
 def _refusal_factory(status: HTTPStatus) -> Callable[[Any], WorkerError]:
@@ -92,10 +119,6 @@ TRANSLATIONS: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerErr
     (VLLMUnprocessableEntityError, _refusal_factory(HTTPStatus.UNPROCESSABLE_ENTITY)),
     (import_from_vllm("ChatTemplateResolutionError"), lambda _: InvalidInput(NO_CHAT_TEMPLATE)),
     (VLLMClientError, _refusal_factory(HTTPStatus.BAD_REQUEST)),
-    (
-        TemplateError,
-        lambda error: InvalidInput(f"The chat template failed: {_safe_error_message(error)}"),
-    ),
     (
         UnicodeError,
         lambda _: InvalidInput(
@@ -143,6 +166,9 @@ def translate_error(error: object) -> WorkerError | None:
     # vLLM wraps an unexpected exception in ``EngineGenerateError``: translate the cause.
     if isinstance(error, EngineGenerateError) and isinstance(error.__cause__, Exception):
         error = error.__cause__
+    # vLLM raises its own exception, with the message of the template's as the cause.
+    if isinstance(error, Exception) and any(map(_is_template_error, (error, error.__cause__))):
+        return InvalidInput(TEMPLATE_REFUSES.format(_safe_error_message(error)))
     return next((make(error) for class_, make in TRANSLATIONS if isinstance(error, class_)), None)
 
 

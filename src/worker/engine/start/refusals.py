@@ -23,7 +23,9 @@ from worker.engine.start.model_files import explain_load_failure, explain_refusa
 from worker.errors import MAX_MESSAGE_LENGTH, MachineUnfit, StartFailed, replace_options_by_settings
 
 # The error of a chat template that can't handle a list as a message's content.
-_TEMPLATE_REFUSAL = r"a first request is refused: (?:can only concatenate|\W?list object\W? has no)"
+_TEMPLATE_REFUSAL = (
+    r"a first request is refused: .*(?:can only concatenate|\W?list object\W? has no)"
+)
 # Advice by vLLM's message: a pattern, an option, and the text after the option's name, which may
 # contain the pattern's groups.
 _REMEDIES: tuple[tuple[str, str, str], ...] = (
