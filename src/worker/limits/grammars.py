@@ -1,7 +1,7 @@
 """Limits of grammars: the schemas, regular expressions and grammars that constrain an answer.
 
-Only those that the engine compiles have these limits: ``response_format``, structured outputs, and the
-schemas of tools that are ``strict``, required or named. All other tools are text for the template.
+Only those that the engine compiles have these limits: ``response_format``, structured outputs, and
+the schemas of tools that are ``strict``, required or named. Other tools are text for the template.
 ``worker.engine.run.grammar`` tries each grammar before the engine gets it.
 """
 
