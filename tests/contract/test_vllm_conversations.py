@@ -27,7 +27,7 @@ from vllm.sampling_params import SamplingParams
 
 from worker.dialects.openai import bodies
 from worker.engine import Model
-from worker.engine.run.corrections import continue_final_message, keep_invalid_tool_input
+from worker.engine.run.corrections import keep_invalid_tool_input
 from worker.job import OpenAIJob, RawJob
 from worker.routes.vllm import ROUTES
 from worker.settings import Settings
@@ -60,7 +60,6 @@ def prepare(path: str, body: dict[str, Any]) -> dict[str, Any]:
 def convert_anthropic(body: dict[str, Any]) -> Any:
     """Return the request for a chat that vLLM makes of a request of Anthropic's API."""
     serving: Any = object.__new__(AnthropicServingMessages)
-    continue_final_message(serving)
     request = AnthropicMessagesRequest.model_validate(prepare(MESSAGES, body))
     return serving.to_chat_completion_request(request)
 
@@ -235,28 +234,3 @@ def test_the_text_of_every_block_reaches_the_chat() -> None:
         {"role": "user", "content": [url]},
         {"role": "user", "content": [*parts[:3], url, parts[3]]},
     ]
-
-
-@pytest.mark.parametrize(
-    ("last", "continues"),
-    [
-        ({"role": "user", "content": "Hi"}, False),
-        ({"role": "assistant", "content": "one,"}, True),
-        ({"role": "assistant", "content": [{"type": "text", "text": "one,"}]}, True),
-        ({"role": "assistant", "content": ""}, False),
-        (
-            {
-                "role": "assistant",
-                "content": [
-                    {"type": "text", "text": "one,"},
-                    {"type": "tool_use", "id": "t", "name": "f", "input": {}},
-                ],
-            },
-            False,
-        ),
-    ],
-)
-def test_a_final_message_of_the_assistant_is_continued(last: Any, *, continues: bool) -> None:
-    request = convert_anthropic({"messages": [QUESTION, last], "max_tokens": 1})
-    found = (request.continue_final_message, request.add_generation_prompt)
-    assert found == (continues, not continues)

@@ -113,7 +113,7 @@ def test_a_call_is_cut_off_as_text_until_it_has_a_name(
 def test_text_that_a_parser_drops_without_a_stream_is_not_sent(
     tokenizer: TokenizersBackend,
 ) -> None:
-    """This parser takes it for calls, of which there are none."""
+    """This parser takes it for calls, although there is no call."""
     answers, text = Answers(tokenizer, "phi4_mini_json"), "functools[]"
     assert answers.stream(text) == answers.parse(text) == ("", [])
 

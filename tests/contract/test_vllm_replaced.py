@@ -29,7 +29,6 @@ from transformers import AutoTokenizer
 from vllm.config import ModelConfig
 from vllm.engine import arg_utils
 from vllm.entrypoints.anthropic import api_router
-from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion import serving as chats
 from vllm.entrypoints.openai.chat_completion.protocol import (
@@ -376,13 +375,6 @@ def refuses_lists_as_tool_input() -> bool:
     return False
 
 
-def begins_another_message() -> bool:
-    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
-    request = AnthropicMessagesRequest(model="demo", messages=turns, max_tokens=1)
-    chat = AnthropicServingMessages.to_chat_completion_request(request)
-    return chat.add_generation_prompt is True
-
-
 def withholds_text() -> bool:
     tokenizer = SimpleNamespace(get_vocab=dict)
     tools = [{"type": "function", "function": {"name": "f"}}]
@@ -457,7 +449,6 @@ NEEDED: dict[Patch, Callable[[], bool]] = {
     patches.SANITIZE: sanitizes_slowly,
     patches.SEEDS: rewinds_generators,
     patches.TOKEN_TEXTS: decodes_tokens_again,
-    patches.TO_CHAT_REQUEST: begins_another_message,
     patches.TO_MESSAGES: refuses_lists_as_tool_input,
 }
 INSTALLED = Version(Version(vllm.__version__).public)

@@ -134,7 +134,6 @@ CONVERSATIONS: list[tuple[dict[str, Any], bool]] = [
             ),
             ("/v1/responses", {"input": PROMPT}, False),
             ("/v1/messages", {"messages": MESSAGES, "max_tokens": 1}, False),
-            ("/v1/messages", {"messages": CONTINUED, "max_tokens": 1}, True),
             ("/v1/messages/count_tokens", {"messages": MESSAGES}, False),
         )
     ),

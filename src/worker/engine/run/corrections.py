@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 from worker.engine.seam.patches import (
     CREATE_ERROR,
     PARSE_DELTA,
-    TO_CHAT_REQUEST,
     TO_MESSAGES,
 )
 
@@ -29,22 +28,6 @@ def raise_errors_of_messages() -> None:
         raise error
 
     CREATE_ERROR.replace(resolve_name(CREATE_ERROR.owner), raise_error)
-
-
-def continue_final_message(messages: Any) -> None:
-    """Make Anthropic's API continue a final message of the assistant, as its documentation says.
-
-    vLLM would begin another message. ``messages`` is vLLM's ``AnthropicServingMessages``.
-    """
-
-    def convert_to_chat(*args: Any, **kwargs: Any) -> Any:
-        request = convert_original(*args, **kwargs)
-        last = request.messages[-1] if request.messages else {}
-        if last.get("role") == "assistant" and last.get("content") and not last.get("tool_calls"):
-            request.add_generation_prompt, request.continue_final_message = False, True
-        return request
-
-    convert_original = TO_CHAT_REQUEST.replace(messages, convert_to_chat)
 
 
 @cache

@@ -94,7 +94,6 @@ class VllmServer:
         # None if the model does not generate.
         if messages := getattr(self.state, "anthropic_serving_messages", None):
             corrections.keep_invalid_tool_input(messages)
-            corrections.continue_final_message(messages)
         self._limit_output_tokens(max_output_tokens)
 
     def _limit_output_tokens(self, maximum: int | None) -> None:

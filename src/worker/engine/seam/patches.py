@@ -119,12 +119,6 @@ TO_MESSAGES = Patch(
     replacement="worker.engine.run.corrections:keep_invalid_tool_input",
     reason="It refuses a request whose model wrote a tool's input that is no JSON object.",
 )
-TO_CHAT_REQUEST = Patch(
-    owner="vllm.entrypoints.anthropic.serving:AnthropicServingMessages",
-    name="to_chat_completion_request",
-    replacement="worker.engine.run.corrections:continue_final_message",
-    reason="It begins another message after a final message of the assistant.",
-)
 CREATE_ERROR = Patch(
     owner="vllm.entrypoints.anthropic.api_router",
     name="create_error_response",
