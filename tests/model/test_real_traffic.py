@@ -40,11 +40,11 @@ def sides(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     settings = Settings.from_env({"MODEL_NAME": str(model)})
     options = {**SETTINGS, "MAX_MODEL_LEN": str(CONTEXT), "TOOL_CALL_PARSER": PARSER}
     with (
-        vllm_server(model, folder / "log", *OPTIONS, "--tool-call-parser", PARSER) as url,
+        vllm_server(model, folder / "log", *OPTIONS, "--tool-call-parser", PARSER) as vllm,
         launch_engine(settings, **options) as engine,
     ):
         engines = Engines(engine)
-        yield Sides(url, WorkerApp(engines, settings), Worker(engines, settings))
+        yield Sides(vllm.url, WorkerApp(engines, settings), Worker(engines, settings))
 
 
 def job_sender(worker: Worker, send_request: Send) -> Send:

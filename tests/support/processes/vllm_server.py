@@ -7,15 +7,23 @@ doesn't start.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from support.processes.background import start_command
+from support.processes.background import BackgroundProcess, start_command
 from support.processes.commands import HOME
 
 
+@dataclass(frozen=True)
+class VllmServer(BackgroundProcess):
+    """A running server, with its URL."""
+
+    url: str
+
+
 @contextmanager
-def vllm_server(model: Path, log: Path, *options: str) -> Iterator[str]:
-    """Start vLLM's server for a model; yield its URL.
+def vllm_server(model: Path, log: Path, *options: str) -> Iterator[VllmServer]:
+    """Start vLLM's server for a model.
 
     Args:
         model: The model's directory.
@@ -26,7 +34,7 @@ def vllm_server(model: Path, log: Path, *options: str) -> Iterator[str]:
     command += ["--enforce-eager", "--distributed-executor-backend", "uni", *options]
     with start_command(command, HOME, log) as server:
         server.wait_for_output("Application startup complete.")
-        yield f"http://127.0.0.1:{server.listening_port()}"
+        yield VllmServer(server.process, log, f"http://127.0.0.1:{server.listening_port()}")
 
 
 def main() -> None:

@@ -28,11 +28,15 @@ COUNT_KEYS = {
     "/v1/llm/completions-stream": ("max_new_tokens",),
 }
 TOKENS = 2
+# The lowest budget for reasoning in Anthropic's API.
+MIN_BUDGET = 1_024
 TIMEOUT_S = 300.0
 # Requests in flight; more would be refused because the worker is full.
 CONCURRENCY = 4
 # Parts of messages that differ between requests of a kind: numbers, names, ids.
-VARIABLE = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9a-f]{8}-[0-9a-f-]{27}|\d[\d,.]*")
+VARIABLE = re.compile(
+    r"(?<=vllm_xargs\.)[^:]*(?=:)|'[^']*'|\"[^\"]*\"|[0-9a-f]{8}-[0-9a-f-]{27}|\d[\d,.]*"
+)
 ACCEPTED, REFUSED, FAILED, BUSY = "accepted", "refused", "failed", "busy"
 
 
@@ -80,16 +84,28 @@ class Kind:
 
 @dataclass
 class Comparison:
-    """The compared requests: their number, and those with a difference, by kind."""
+    """The compared requests.
+
+    Args:
+        count: Their number.
+        accepted: Number of those that vLLM accepts.
+        names: Names of those with a difference, by kind.
+        examples: A request of each kind.
+    """
 
     count: int = 0
+    accepted: int = 0
     names: dict[Kind, list[str]] = field(default_factory=lambda: defaultdict(list))
+    examples: dict[Kind, Request] = field(default_factory=dict)
 
-    def add(self, name: str, path: str, vllm: Outcome, worker: Outcome) -> None:
+    def add(self, name: str, request: Request, vllm: Outcome, worker: Outcome) -> None:
         self.count += 1
+        self.accepted += vllm.kind == ACCEPTED
         if vllm.kind != worker.kind and BUSY not in (vllm.kind, worker.kind):
+            path = request.path.split("?")[0]
             kind = Kind(path, (vllm.kind, vllm.pattern), (worker.kind, worker.pattern))
             self.names[kind].append(name)
+            self.examples.setdefault(kind, request)
 
     def find_unexplained(self, rows: Iterable["Row"]) -> dict[Kind, list[str]]:
         return {
@@ -125,7 +141,8 @@ class Row:
             return False
         if self.group != "vllm fails" and other[0] != ACCEPTED:
             return False
-        return bool(re.fullmatch(self.message, pattern) and re.match(self.path, kind.path))
+        is_found = re.fullmatch(self.message, pattern, re.DOTALL)
+        return bool(is_found and re.match(self.path, kind.path))
 
 
 VLLM_GROUPS = ("vllm refuses", "vllm fails")
@@ -188,9 +205,10 @@ def shorten_answer(request: Request) -> Request:
     body |= {key: TOKENS for key in keys[:1] if not any(key in body for key in keys)}
     body |= {key: TOKENS for key in keys if key in body}
     thinking: Any = body.get("thinking")
-    if isinstance(thinking, dict) and "budget_tokens" in thinking:
-        # It must be lower than the number of tokens.
-        body["thinking"] = {**thinking, "budget_tokens": TOKENS - 1}
+    if isinstance(thinking, dict) and "budget_tokens" in thinking and keys:
+        # The budget must be lower than the maximum. Most texts soon have one of these letters.
+        body["thinking"] = {**thinking, "budget_tokens": MIN_BUDGET}
+        body |= {keys[0]: MIN_BUDGET + 1, "stop_sequences": ["e", "a", "o", "l"]}
     return Request(request.path, body)
 
 
@@ -215,7 +233,7 @@ async def compare(
         for name, request in waiting:
             short = shorten_answer(request)
             outcomes = await asyncio.gather(vllm(route_of_raw_job(short)), worker(short))
-            comparison.add(name, request.path.split("?")[0], *outcomes)
+            comparison.add(name, short, *outcomes)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(CONCURRENCY):
