@@ -184,7 +184,7 @@ def read_outcome(response: httpx.Response) -> Outcome:
     for line in response.text.splitlines():
         if line.startswith("data: {") and (error := json.loads(line[6:]).get("error")):
             code = error.get("code") if isinstance(error, dict) else None
-            return Outcome(code if isinstance(code, int) else 400, str(error))
+            return Outcome(code if isinstance(code, int) else 400, error_message(line[6:]))
     return Outcome(response.status_code)
 
 
