@@ -31,6 +31,10 @@ MEDIA_KEYS = {
     "input_image": "image_url",
     "input_audio": "input_audio",
 }
+# The types of parts that only scripts of an operator may send: the walker refuses them in requests.
+OPERATOR_TYPES = frozenset(
+    {"image_pil", "image_embeds", "audio_embeds", "video_embeds", "prompt_embeds"}
+)
 # The kinds of media, which are the types of such parts in transformers and in Anthropic's API.
 MEDIA_KINDS = ("image", "video", "audio")
 # Types with another name in OpenAI's Responses API.
@@ -162,11 +166,14 @@ def _convert_part(value: Any, place: str) -> dict[str, Any]:
     part = require_object(place, value)
     type_ = part.get("type")
     if type_ is None:
-        type_ = next((name for name in MEDIA_KEYS if part.get(name) is not None), None)
+        names = (*MEDIA_KEYS, *OPERATOR_TYPES)
+        type_ = next((name for name in names if part.get(name) is not None), None)
     if type_ in MEDIA_KINDS:
         others = {key: part[key] for key in part.keys() - {type_, "url", "source"}}
         name = f"{type_}_url"
         return {**others, "type": name, name: {"url": media_url(part, place)}}
+    if isinstance(type_, str) and type_ in OPERATOR_TYPES:
+        return dict(part)
     if not isinstance(type_, str) or type_ not in TEXT_KEYS.keys() | MEDIA_KEYS.keys():
         field = f"{place}.type"
         raise InvalidInput(f"{field}: Input should be one of {_PART_TYPES}", param=field)

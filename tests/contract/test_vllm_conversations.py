@@ -2,14 +2,13 @@
 
 import copy
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import anthropic
 import httpx2
 import openai
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
@@ -39,14 +38,6 @@ ENGINE: Any = SimpleNamespace(
     body_keys=lambda path: frozenset(),
 )
 SETTINGS = Settings.from_env({"MODEL_NAME": "org/name"})
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_limits() -> Iterator[None]:
-    """Remove the limits of requests, which have tests of their own."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bodies, "check_request", lambda request: None)
-        yield
 
 
 def prepare(path: str, body: dict[str, Any]) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from worker.errors import InvalidInput
-from worker.media.walker import URL_KEYS
-from worker.messages import MEDIA_KEYS, REASONING_KEYS, convert_messages
+from worker.media.walker import DENIED_PART_KEYS, URL_KEYS
+from worker.messages import MEDIA_KEYS, OPERATOR_TYPES, REASONING_KEYS, convert_messages
 
 URL = "data:image/png;base64,AAAA"
 USER = {"role": "user", "content": "Hi"}
@@ -169,6 +169,13 @@ def test_a_wrong_form_is_refused_by_its_place(messages: Any, place: str, message
     assert caught.value.param == place
     assert caught.value.message.startswith(f"{place}: Input should be ")
     assert message in caught.value.message
+
+
+def test_parts_of_an_operators_script_are_unchanged() -> None:
+    assert DENIED_PART_KEYS.keys() > OPERATOR_TYPES
+    for name in OPERATOR_TYPES:
+        for part in ({"type": name, name: URL}, {name: URL}):
+            assert convert_part(part) == part
 
 
 def test_the_walker_finds_the_media_of_all_types() -> None:
