@@ -27,10 +27,11 @@ from transformers import AutoTokenizer
 from worker.dialects import parse_input
 from worker.dialects.openai.bodies import prepare_body
 from worker.dialects.table import find_route
-from worker.engine.run.requests.bodies import check_bad_words, check_responses_input_items
+from worker.engine.run.requests.bodies import check_bad_words, validate_responses_body
 from worker.engine.run.requests.texts import limit_texts
 from worker.errors import WorkerError
 from worker.job import OpenAIJob
+from worker.limits.bodies import check_items
 
 MODEL = ROOT / ".models" / "demo"
 PARTS = ("input", "body", "engine")
@@ -69,7 +70,7 @@ class Checks:
         yield
         limited = limit_texts(self.client, body, route.shape)
         if route.shape.accepts_items:
-            check_responses_input_items(limited)
+            check_items(limited, validate_responses_body)
         check_bad_words(limited.get("bad_words"), self.client.renderer.tokenizer)
         yield
 
@@ -119,7 +120,7 @@ def main() -> None:
     logging.disable(logging.WARNING)
     checks = Checks(MODEL)
     # The first requests import modules.
-    for request in codex_session(items=40, calls=PLAIN_CALLS):
+    for request in (*claude_code_session(1, 128, PLAIN_CALLS), *codex_session(40, PLAIN_CALLS)):
         list(checks.run(request))
     for name, requests in SETS.items():
         print(name)
