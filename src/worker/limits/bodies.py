@@ -19,7 +19,7 @@ BYTES_PER_VALUE = 4
 # ids. They don't count as values, since a context holds many and they are checked quickly.
 MAX_VALUES = 100_000
 MAX_TOKEN_IDS = 1_500_000
-MAX_DEPTH = 64
+MAX_DEPTH = 200
 
 # Limits for a path in an error message: characters of one name, and number of names.
 MAX_NAME_CHARACTERS = 64
