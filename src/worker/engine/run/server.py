@@ -197,10 +197,11 @@ class VllmServer:
 def _name_chosen_tool(refused: RefusedByEngine, body: Mapping[str, Any]) -> None:
     """Add the tool that a request names to the refusal of its schema, which has no name itself."""
     choice = body.get("tool_choice")
-    if refused.param == "structured_outputs" and isinstance(choice, dict):
+    start = "structured output: "
+    has_name = refused.message.startswith(f"{start}tool ")
+    if refused.param == "structured_outputs" and isinstance(choice, dict) and not has_name:
         function = choice.get("function")
         name = (function if isinstance(function, dict) else choice).get("name")
-        start = "structured output: "
         refused.message = refused.message.replace(start, f"{start}tool {name!r}: ", 1)
 
 

@@ -16,6 +16,8 @@ MIN_COUNT, MIN_VALUES = 1_000, 100
 MAX_NAME_CHARACTERS = 64
 
 QUANTIFIER = re.compile(r"[*+?{]")
+# The name in the beginning of a call, as most models write it.
+NAME_IN_CALL = re.compile(r'"name": ?"([^"]{1,256})"')
 
 
 class Place(NamedTuple):
@@ -89,7 +91,8 @@ def find_largest(spec: str) -> str:
 def _tool_name(schema: dict[str, Any]) -> str:
     """Return the name of the tool whose call a schema or a tag describes; empty for all others."""
     if isinstance(begin := schema.get("begin"), str):
-        return begin[-MAX_NAME_CHARACTERS:]
+        name = NAME_IN_CALL.search(begin)
+        return (name[1] if name else begin)[-MAX_NAME_CHARACTERS:]
     match schema.get("properties"):
         # vLLM's schema for the calls of tools that a request requires.
         case {"name": {"enum": [str() as name]}, "parameters": _}:

@@ -153,14 +153,17 @@ async def test_a_slow_expression_is_found_anywhere_in_a_schema(
 
 
 @pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("begin", "name"), [("<f>", "<f>"), ('<call>{"name": "f", "arguments": ', "f")]
+)
 async def test_a_slow_expression_is_found_in_a_structural_tag(
-    xgrammar_trial: GrammarTester,
+    begin: str, name: str, xgrammar_trial: GrammarTester
 ) -> None:
-    tag = {"begin": "<f>", "content": {"type": "json_schema", "json_schema": properties(BOMB)}}
-    tags = {"type": "triggered_tags", "triggers": ["<f"], "tags": [{**tag, "end": "</f>"}]}
+    tag = {"begin": begin, "content": {"type": "json_schema", "json_schema": properties(BOMB)}}
+    tags = {"type": "triggered_tags", "triggers": ["<"], "tags": [{**tag, "end": "</f>"}]}
     spec = json.dumps({"type": "structural_tag", "format": tags})
     result = await xgrammar_trial.try_grammar(Grammar("structural_tag", spec))
-    assert (result.outcome, result.place) == ("slow", "tool '<f>', property 'p0'")
+    assert (result.outcome, result.place) == ("slow", f"tool {name!r}, property 'p0'")
 
 
 @pytest.mark.asyncio(loop_scope="module")
