@@ -37,6 +37,8 @@ CONCURRENCY = 4
 VARIABLE = re.compile(
     r"(?<=vllm_xargs\.)[^:]*(?=:)|'[^']*'|\"[^\"]*\"|[0-9a-f]{8}-[0-9a-f-]{27}|\d[\d,.]*"
 )
+# A place and a message in vLLM's list of all errors of a body.
+INVALID = re.compile(r"""'loc': '([^']*)', 'msg': (?:'([^']*)'|"([^"]*)")""")
 ACCEPTED, REFUSED, FAILED, BUSY = "accepted", "refused", "failed", "busy"
 
 
@@ -189,7 +191,10 @@ def read_outcome(response: httpx.Response) -> Outcome:
 
 
 def error_message(text: str) -> str:
-    """Return the message in an error's body."""
+    """Return the message in an error's body; of several mistakes, the one at the deepest place."""
+    if mistakes := INVALID.findall(text.replace('\\"', '"')):
+        place, *messages = max(mistakes, key=lambda mistake: mistake[0].count("."))
+        return f"{place}: {''.join(messages)}"
     try:
         body = json.loads(text)
     except ValueError:
