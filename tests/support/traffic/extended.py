@@ -60,11 +60,12 @@ SCHEMAS: dict[str, Any] = {
     "types": {"type": ["string", "null"], "default": None},
     "alternatives": {"anyOf": [{"type": "string", "minLength": n} for n in range(300)]},
     "a long description": {"type": "string", "description": "word " * 6_000},
-    "deep objects": {"type": "object"},
     "a boolean schema": True,
 }
-for _ in range(40):
-    SCHEMAS["deep objects"] = {"type": "object", "properties": {"a": SCHEMAS["deep objects"]}}
+for depth, name in ((40, "deep objects"), (120, "very deep objects")):
+    SCHEMAS[name] = {"type": "object"}
+    for _ in range(depth):
+        SCHEMAS[name] = {"type": "object", "properties": {"a": SCHEMAS[name]}}
 DEFINITIONS = {"node": {"type": "object", "properties": {"next": {"$ref": "#/$defs/node"}}}}
 PROPERTIES: dict[str, Json] = {
     "no properties": {},
