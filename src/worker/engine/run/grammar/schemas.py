@@ -91,8 +91,8 @@ def find_largest(spec: str) -> str:
 def _tool_name(schema: dict[str, Any]) -> str:
     """Return the name of the tool whose call a schema or a tag describes; empty for all others."""
     if isinstance(begin := schema.get("begin"), str):
-        name = NAME_IN_CALL.search(begin)
-        return (name[1] if name else begin)[-MAX_NAME_CHARACTERS:]
+        call = NAME_IN_CALL.search(begin)
+        return (call[1] if call else begin)[-MAX_NAME_CHARACTERS:]
     match schema.get("properties"):
         # vLLM's schema for the calls of tools that a request requires.
         case {"name": {"enum": [str() as name]}, "parameters": _}:
