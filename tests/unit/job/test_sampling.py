@@ -203,7 +203,7 @@ AT_BOUNDS: dict[str, Any] = {
         "seed": -MAX_INT64 - 1,
         "repetition_penalty": 10,
     },
-    **{"presence_penalty": -2, "frequency_penalty": 2, "stop": ["a" * 256, *number_strings(63)]},
+    **{"presence_penalty": -2, "frequency_penalty": 2, "stop": ["a" * 4_096, *number_strings(63)]},
     **{"bad_words": number_strings(64), "stop_token_ids": list(range(64))},
     "allowed_token_ids": list(range(1_024)),
     "logit_bias": dict.fromkeys(number_strings(1_024), -100),
@@ -214,8 +214,8 @@ TO_INT64 = f"from {-MAX_INT64 - 1:,} to {MAX_INT64:,}"
 ABOVE_BOUNDS: list[tuple[str, Any, str]] = [
     ("thinking_token_budget", MAX_INT32 + 1, TO_INT32),
     ("seed", MAX_INT64 + 1, TO_INT64),
-    ("stop", "a" * 257, "one has 257 characters, at most 256"),
-    ("stop", ["a" * 257], "one has 257 characters, at most 256"),
+    ("stop", "a" * 4_097, "one has 4,097 characters, at most 4,096"),
+    ("stop", ["a" * 4_097], "one has 4,097 characters, at most 4,096"),
     ("stop", number_strings(65), "65 of them, at most 64"),
     ("bad_words", number_strings(65), "65 of them, at most 64"),
     ("stop_token_ids", list(range(65)), "65 of them, at most 64"),
@@ -229,7 +229,7 @@ ABOVE_BOUNDS: list[tuple[str, Any, str]] = [
 ]
 # Bodies for vLLM's server may have numbers as strings, and other names of parameters.
 ABOVE_IN_BODIES: list[tuple[str, Any, str]] = [
-    ("stop_sequences", ["a" * 257], "one has 257 characters, at most 256"),
+    ("stop_sequences", ["a" * 4_097], "one has 4,097 characters, at most 4,096"),
     ("top_k", MAX_INT32 + 1, TO_INT32),
     ("repetition_penalty", "1e300", "above 0 to 10"),
     ("seed", str(MAX_INT64 + 1), TO_INT64),
