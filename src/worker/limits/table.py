@@ -171,7 +171,7 @@ LIMITS = (
         "all requests share, and the engine dies. Stop strings are searched for each token. "
         "Penalties overflow. OpenAI's API has the same range for `logit_bias`.",
         (
-            *("seed 2**63", "600 allowed ids", "logit_bias of 1,025 ids"),
+            *("seed 2**63", "1,025 allowed ids", "logit_bias of 1,025 ids"),
             *("129 stop ids with min_tokens", "beam length_penalty -400", "100,000 stop strings"),
         ),
         lambda request: parameters.check_parameter_bounds(request.values, request.holder),
