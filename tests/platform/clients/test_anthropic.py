@@ -77,15 +77,6 @@ def test_a_call_that_is_cut_off_is_text_with_and_without_a_stream(
     assert streamed.stop_reason == whole.stop_reason == "stop_sequence"
 
 
-def test_a_final_message_of_the_assistant_is_continued(
-    anthropic_client: anthropic.Anthropic,
-) -> None:
-    begin, _, end = COUNT_ANSWER.partition(", four")
-    turns: list[Any] = [*MESSAGE["messages"], {"role": "assistant", "content": begin}]
-    message = anthropic_client.messages.create(**{**MESSAGE, "messages": turns})
-    assert message_text(message) == f", four{end}"
-
-
 def test_an_answer_is_parsed_into_a_pydantic_model(anthropic_client: anthropic.Anthropic) -> None:
     class Description(BaseModel):
         name: str
