@@ -117,7 +117,10 @@ def _has_many_prompts_or_ids(items: list[Any]) -> bool:
 
 
 def count_characters(value: Any) -> int:
-    """Count the characters of all strings in a value, at any depth, except in media."""
+    """Count the characters of all keys and strings in a value, at any depth, except in media.
+
+    Each item counts as one more, since a template renders it with a separator.
+    """
     count, pending = 0, [value]
     while pending:
         match pending.pop():
@@ -125,8 +128,10 @@ def count_characters(value: Any) -> int:
                 count += len(text)
             case dict() as fields:
                 if "role" in fields or not str(fields.get("type", "")).startswith(MEDIA_TYPES):
+                    count += len(fields) + sum(map(len, fields))
                     pending += fields.values()
             case list() as items:
+                count += len(items)
                 pending += [item for item in items if not isinstance(item, int)]
     return count
 
