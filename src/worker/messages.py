@@ -7,9 +7,11 @@ its errors for a part or a tool call don't have their place.
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from worker.errors import InvalidInput
+
+T = TypeVar("T", dict[str, Any], list[Any], str)
 
 # Names of an answer's reasoning in a message. If both have a value, the first one counts.
 REASONING_KEYS = ("reasoning", "reasoning_content")
@@ -40,6 +42,7 @@ MEDIA_KINDS = ("image", "video", "audio")
 # Types with another name in OpenAI's Responses API.
 OTHER_NAMES = {"input_text": "text", "output_text": "text", "input_image": "image_url"}
 
+_TYPE_NAMES: dict[type, str] = {list: "list", dict: "dictionary", str: "string"}
 _PART_TYPES = ", ".join((*TEXT_KEYS, *MEDIA_KEYS))
 
 
@@ -50,7 +53,7 @@ def convert_messages(messages: Any, place: str = "messages") -> list[dict[str, A
         InvalidInput: They are no list, or a message, a part or a tool call has no form that is
             known; the error names its path. Roles, and the media in parts, are not checked here.
     """
-    check_list(place, messages)
+    require(list, place, messages)
     return [_convert_message(message, f"{place}.{i}") for i, message in enumerate(messages)]
 
 
@@ -76,47 +79,27 @@ def media_url(part: Mapping[str, Any], place: str) -> str:
     return url
 
 
-def check_list(field: str, value: Any) -> None:
-    """Check that a value is a list.
+def require(kind: type[T], field: str, value: Any) -> T:
+    """Return a value that has to be a list, an object or a string.
 
     Raises:
         InvalidInput: It is something else.
     """
-    if not isinstance(value, list):
-        raise InvalidInput(f"{field}: Input should be a valid list", param=field)
-
-
-def require_object(field: str, value: Any) -> dict[str, Any]:
-    """Return a value that has to be an object.
-
-    Raises:
-        InvalidInput: It is something else.
-    """
-    if not isinstance(value, dict):
-        raise InvalidInput(f"{field}: Input should be a valid dictionary", param=field)
-    return value
-
-
-def require_text(field: str, value: Any) -> str:
-    """Return a value that has to be a string.
-
-    Raises:
-        InvalidInput: It is something else.
-    """
-    if not isinstance(value, str):
-        raise InvalidInput(f"{field}: Input should be a valid string", param=field)
+    if not isinstance(value, kind):
+        message = f"Input should be a valid {_TYPE_NAMES[kind]}"
+        raise InvalidInput(f"{field}: {message}", param=field)
     return value
 
 
 def _convert_message(value: Any, place: str) -> dict[str, Any]:
-    message = require_object(place, value).copy()
+    message = require(dict, place, value).copy()
     reasoning = find_reasoning(message)
     for key in REASONING_KEYS:
         message.pop(key, None)
     if reasoning is not None:
         message[REASONING_KEYS[0]] = reasoning
     if (calls := message.get("tool_calls")) is not None:
-        check_list(f"{place}.tool_calls", calls)
+        require(list, f"{place}.tool_calls", calls)
         message["tool_calls"] = [
             _convert_tool_call(call, f"{place}.tool_calls.{i}") for i, call in enumerate(calls)
         ]
@@ -130,9 +113,9 @@ def _convert_message(value: Any, place: str) -> dict[str, Any]:
         ]
     elif content is None and message.get("refusal") is not None:
         # vLLM ignores this key.
-        message["content"] = require_text(f"{place}.refusal", message["refusal"])
+        message["content"] = require(str, f"{place}.refusal", message["refusal"])
     elif content is not None:
-        require_text(f"{place}.content", content)
+        require(str, f"{place}.content", content)
     return message
 
 
@@ -142,20 +125,20 @@ def _convert_tool_call(value: Any, place: str) -> dict[str, Any]:
     In transformers, a call needs no id, its arguments are an object, and it may be the function
     itself.
     """
-    call = require_object(place, value)
+    call = require(dict, place, value)
     if call.get("type") not in (None, "function"):
         message = "Input should be 'function'"
         raise InvalidInput(f"{place}.type: {message}", param=f"{place}.type")
     function = call if "function" not in call and "name" in call else call.get("function")
-    function = require_object(f"{place}.function", function)
-    require_text(f"{place}.function.name", function.get("name"))
+    function = require(dict, f"{place}.function", function)
+    require(str, f"{place}.function.name", function.get("name"))
     arguments = function.get("arguments")
     if arguments is None or isinstance(arguments, dict):
         arguments = json.dumps(arguments or {}, ensure_ascii=False)
     if not isinstance(arguments, str):
         field = f"{place}.function.arguments"
         raise InvalidInput(f"{field}: Input should be JSON text or an object", param=field)
-    id_ = "" if call.get("id") is None else require_text(f"{place}.id", call["id"])
+    id_ = "" if call.get("id") is None else require(str, f"{place}.id", call["id"])
     named = {"name": function["name"], "arguments": arguments}
     return {"id": id_, "type": "function", "function": named}
 
@@ -163,7 +146,7 @@ def _convert_tool_call(value: Any, place: str) -> dict[str, Any]:
 def _convert_part(value: Any, place: str) -> dict[str, Any]:
     if isinstance(value, str):
         return {"type": "text", "text": value}
-    part = require_object(place, value)
+    part = require(dict, place, value)
     type_ = part.get("type")
     if type_ is None:
         names = (*MEDIA_KEYS, *OPERATOR_TYPES)
@@ -179,7 +162,7 @@ def _convert_part(value: Any, place: str) -> dict[str, Any]:
         raise InvalidInput(f"{field}: Input should be one of {_PART_TYPES}", param=field)
     part = {**part, "type": OTHER_NAMES.get(type_, type_)}
     if type_ in TEXT_KEYS:
-        require_text(f"{place}.{TEXT_KEYS[type_]}", part.get(TEXT_KEYS[type_]))
+        require(str, f"{place}.{TEXT_KEYS[type_]}", part.get(TEXT_KEYS[type_]))
     elif isinstance(url := part.get(MEDIA_KEYS[type_]), str):
         part[MEDIA_KEYS[type_]] = {"url": url}
     return part

@@ -31,8 +31,7 @@ BEAM_SEARCH_USES = frozenset(
     ignore_eos include_stop_str_in_output logprobs max_tokens skip_special_tokens temperature
     """.split()
 )
-# Keys of bodies on the OpenAI path that beam search ignores. Each key is refused unless its value
-# is empty or equal to the value here, which has no effect.
+# Parameters that beam search ignores, each with a value that has no effect; nor has an empty one.
 BEAM_SEARCH_IGNORES: dict[str, Any] = {
     **dict.fromkeys(
         """
@@ -46,6 +45,10 @@ BEAM_SEARCH_IGNORES: dict[str, Any] = {
     "top_k": -1,
     "top_p": 1,
 }
+# Parameters that only beam search reads, each with its default.
+BEAM_SEARCH_ONLY: dict[str, Any] = {"length_penalty": 1.0, "early_stopping": False}
+BEAM_SEARCH_IGNORED = "beam search ignores it"
+BEAM_SEARCH_NEEDED = "it has an effect in beam search only: set use_beam_search, too"
 
 # Keys of the OpenAI API and of earlier workers, with a hint for the error message.
 OTHER_API_KEYS = {
@@ -114,12 +117,13 @@ class Sampling(BaseModel):
             raise ValueError("vLLM's beam search never stops early: use false or 'never'")
         return early_stopping
 
-    @field_validator("length_penalty", "early_stopping")
+    @field_validator(*BEAM_SEARCH_ONLY)
     @classmethod
     def _check_beam_search_only(cls, value: Any, info: ValidationInfo) -> Any:
-        default = cls.model_fields[info.field_name or ""].default
-        if value != default and not info.data.get("use_beam_search"):
-            raise ValueError("it has an effect in beam search only: set use_beam_search, too")
+        is_body = info.context == ""
+        is_default = value == BEAM_SEARCH_ONLY[info.field_name or ""]
+        if not (is_body or is_default or info.data.get("use_beam_search")):
+            raise ValueError(BEAM_SEARCH_NEEDED)
         return value
 
     @property
@@ -184,7 +188,7 @@ class Sampling(BaseModel):
             InvalidInput: The message names the first of ``names``.
         """
         if self.use_beam_search and names:
-            raise param_error(names[0], "beam search ignores it", container)
+            raise param_error(names[0], BEAM_SEARCH_IGNORED, container)
 
 
 # All parameters. A job may also have them next to sampling_params, where most servers have them.

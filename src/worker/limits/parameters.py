@@ -113,7 +113,6 @@ _STRINGS = ListBound(64, max_characters=4_096)
 BOUNDS: dict[str, Bound] = {
     "top_k": _INT32,
     "thinking_token_budget": _INT32,
-    "routed_experts_prompt_start": _INT32,
     "seed": NumberBound(-MAX_INT64 - 1, MAX_INT64),
     "stop": _STRINGS,
     "stop_sequences": _STRINGS,

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from worker.errors import InvalidInput
-from worker.messages import MEDIA_KEYS, check_list, media_url, require_object, require_text
+from worker.messages import MEDIA_KEYS, media_url, require
 
 Block = dict[str, Any]
 
@@ -61,7 +61,7 @@ def _convert_list(blocks: list[Any], place: str, where: str) -> list[Block]:
 
 
 def _convert_block(value: Any, place: str, where: str) -> Iterator[Block]:
-    block = require_object(place, value)
+    block = require(dict, place, value)
     type_ = block.get("type")
     convert = CONVERTERS.get(type_) if isinstance(type_, str) else None
     for converted in convert(block, place) if convert else [block]:
@@ -70,7 +70,7 @@ def _convert_block(value: Any, place: str, where: str) -> Iterator[Block]:
             message = f"{place}.type: Input should be one of {types}"
             raise InvalidInput(message, param=f"{place}.type")
         if converted["type"] == "text":
-            require_text(f"{place}.text", converted.get("text"))
+            require(str, f"{place}.text", converted.get("text"))
         yield converted
 
 
@@ -83,6 +83,14 @@ def _convert_tool_result(block: Block, place: str) -> Iterator[Block]:
     yield {**block, "content": content}
 
 
+def _convert_tool_use(block: Block, place: str) -> Iterator[Block]:
+    """Make the input of a call an object; clients also send back what a model wrote instead."""
+    written = block.get("input")
+    if not isinstance(written, dict):
+        written = {"input": written} if written else {}
+    yield {**block, "input": written}
+
+
 def _convert_search_result(block: Block, place: str) -> Iterator[Block]:
     heads = [block.get(key) for key in ("title", "source")]
     yield _text_block([*heads, *_texts(block.get("content"), f"{place}.content")])
@@ -90,10 +98,10 @@ def _convert_search_result(block: Block, place: str) -> Iterator[Block]:
 
 def _convert_document(block: Block, place: str) -> Iterator[Block]:
     heads = [block.get(key) for key in ("title", "context")]
-    source = require_object(f"{place}.source", block.get("source"))
+    source = require(dict, f"{place}.source", block.get("source"))
     match source.get("type"):
         case "text":
-            yield _text_block([*heads, require_text(f"{place}.source.data", source.get("data"))])
+            yield _text_block([*heads, require(str, f"{place}.source.data", source.get("data"))])
         case "content" if isinstance(source.get("content"), str):
             yield _text_block([*heads, source["content"]])
         case "content":
@@ -110,7 +118,7 @@ def _convert_document(block: Block, place: str) -> Iterator[Block]:
 
 def _convert_tool_reference(block: Block, place: str) -> Iterator[Block]:
     name = block.get("tool_name") or block.get("name")
-    yield _text_block([require_text(f"{place}.tool_name", name)])
+    yield _text_block([require(str, f"{place}.tool_name", name)])
 
 
 def _convert_image(block: Block, place: str) -> Iterator[Block]:
@@ -125,12 +133,13 @@ def _convert_image_url(key: str, block: Block, place: str) -> Iterator[Block]:
     """Convert an image of OpenAI's APIs."""
     url = block.get(key)
     url = url.get("url") if isinstance(url, dict) else url
-    yield {"type": "image", "source": {"type": "url", "url": require_text(f"{place}.{key}", url)}}
+    yield {"type": "image", "source": {"type": "url", "url": require(str, f"{place}.{key}", url)}}
 
 
 # Functions that convert a block with its path to the blocks that vLLM reads, by the block's type.
 CONVERTERS: dict[str, Callable[[Block, str], Iterator[Block]]] = {
     "tool_result": _convert_tool_result,
+    "tool_use": _convert_tool_use,
     "search_result": _convert_search_result,
     "document": _convert_document,
     "tool_reference": _convert_tool_reference,
@@ -151,6 +160,6 @@ def _texts(content: Any, place: str) -> Iterator[str]:
     if isinstance(content, str):
         yield content
         return
-    check_list(place, content)
+    require(list, place, content)
     for i, block in enumerate(content):
-        yield require_text(f"{place}.{i}.text", require_object(f"{place}.{i}", block).get("text"))
+        yield require(str, f"{place}.{i}.text", require(dict, f"{place}.{i}", block).get("text"))

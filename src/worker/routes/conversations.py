@@ -10,7 +10,7 @@ from typing import Any
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
 from worker.job.base import add_system_prompt
-from worker.messages import check_list, convert_messages
+from worker.messages import convert_messages, require
 from worker.routes.content_blocks import convert_blocks
 
 # Parameters of /v1/responses that need objects on OpenAI's servers, and the ends of their refusals.
@@ -81,7 +81,7 @@ def prepare_responses_input(body: dict[str, Any], _: OpenAIJob, system_prompt: s
     for name, message in STORED_OBJECTS.items():
         if body.get(name):
             raise InvalidInput(f"{name}: this worker stores no {message}", param=name)
-    check_list("tools", body.get("tools", []))
+    require(list, "tools", body.get("tools", []))
     items = body.get("input", "")
     if not isinstance(items, str | list):
         raise InvalidInput("input: Input should be a valid string or list", param="input")

@@ -173,3 +173,20 @@ def test_other_values_are_left_to_vllm() -> None:
         sent: dict[str, Any] = dict(body)
         convert_blocks(sent)
         assert sent == body
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ({"a": 1}, {"a": 1}),
+        ({}, {}),
+        ([], {}),
+        (None, {}),
+        ([1], {"input": [1]}),
+        ("Paris", {"input": "Paris"}),
+    ],
+)
+def test_the_input_of_a_call_becomes_an_object(written: Any, expected: dict[str, Any]) -> None:
+    # A client that reads a stream parses the text of the model, and sends the value back.
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": written}
+    assert convert([call], "assistant") == [{**call, "input": expected}]

@@ -14,7 +14,13 @@ from worker.dialects.openai.ranking import Ranking
 from worker.engine import Engine
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.job.sampling import BEAM_SEARCH_IGNORES, Sampling
+from worker.job.sampling import (
+    BEAM_SEARCH_IGNORED,
+    BEAM_SEARCH_IGNORES,
+    BEAM_SEARCH_NEEDED,
+    BEAM_SEARCH_ONLY,
+    Sampling,
+)
 from worker.limits.parameters import remove_duplicate_items
 from worker.limits.spelling import (
     FORMER_BACKEND,
@@ -38,6 +44,9 @@ SAMPLING_KEYS = (
 )
 # The keys of ``SAMPLING_KEYS`` that vLLM's server does not have.
 WORKER_KEYS = SAMPLING_KEYS - {"n", "use_beam_search", "length_penalty", STRUCTURED_OUTPUTS}
+
+# Keys with a constraint that the text must match.
+CONSTRAINT_KEYS = {"response_format", STRUCTURED_OUTPUTS}
 
 # Parameters that vLLM's server has removed. The refusal names their replacement.
 REMOVED_KEYS = REMOVED_PARAMETERS.keys() - {"truncate_prompt_tokens"}
@@ -121,14 +130,10 @@ def _translate_sampling(body: dict[str, Any], *, stream: bool) -> Ranking | None
     if stream:
         sampling.refuse_ranked_stream(container="")
     sampling.refuse_equal_choices(body.get("temperature"), container="")
-    sampling.refuse_ignored_in_beam_search(_keys_ignored_by_beam_search(body), container="")
+    # Callers rely on the schema of an answer, so that this is no parameter without an effect.
+    constraints = sorted(CONSTRAINT_KEYS & body.keys())
+    sampling.refuse_ignored_in_beam_search([one for one in constraints if body[one]], container="")
     return Ranking.request_candidates(body, sampling)
-
-
-def _keys_ignored_by_beam_search(body: dict[str, Any]) -> list[str]:
-    """Return the parameters that beam search ignores and whose values would have an effect."""
-    names = sorted(body.keys() & BEAM_SEARCH_IGNORES.keys())
-    return [name for name in names if body[name] and body[name] != BEAM_SEARCH_IGNORES[name]]
 
 
 def _drop_ineffective_keys(
@@ -136,15 +141,24 @@ def _drop_ineffective_keys(
 ) -> None:
     """Drop the caller's id of the request, and its priority if the engine has none.
 
+    These and the parameters that beam search ignores, or that only beam search reads, are logged.
+
     Raises:
         InvalidInput: The worker is strict.
     """
     reasons = {"request_id": "it is the job's id"}
     if not engine.model.has_priorities:
         reasons["priority"] = "requests are answered in their order: SCHEDULING_POLICY=priority"
-    for name in reasons.keys() & body.keys():
-        if body.pop(name) and is_strict:
-            raise InvalidInput(f"{name}: {reasons[name]}", param=name)
+    ignored = {name: body.pop(name) for name in reasons.keys() & body.keys()}
+    is_beam_search = bool(body.get("use_beam_search"))
+    neutral = BEAM_SEARCH_IGNORES if is_beam_search else BEAM_SEARCH_ONLY
+    ignored |= {name: body[name] for name in neutral.keys() & body.keys() - CONSTRAINT_KEYS}
+    for name in sorted(ignored):
+        if not ignored[name] or ignored[name] == neutral.get(name):
+            continue
+        if is_strict:
+            reason = BEAM_SEARCH_IGNORED if is_beam_search else BEAM_SEARCH_NEEDED
+            raise InvalidInput(f"{name}: {reasons.get(name, reason)}", param=name)
         _log_no_effect(name, path, request_id)
 
 

@@ -13,6 +13,7 @@ from worker.dialects.openai import bodies
 from worker.dialects.table import ROUTES
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
+from worker.job.sampling import BEAM_SEARCH_IGNORED, BEAM_SEARCH_NEEDED
 from worker.media.walker import DENIED_KEYS
 from worker.routes.route import Route
 
@@ -23,6 +24,7 @@ RESPONSES = "/v1/responses"
 TOKENIZE = "/tokenize"
 
 SYSTEM = {"SYSTEM_PROMPT": "Be brief."}
+BEAM = {"use_beam_search": True}
 USER_TURN = {"role": "user", "content": "Hi"}
 SYSTEM_TURN = {"role": "system", "content": "Be brief."}
 
@@ -291,6 +293,32 @@ def test_strict_requests_refuse_an_unknown_key_with_the_nearest_name(
     body = {"prompt": "", "zzz": 1, "max_token": 1}
     message = "unknown key 'max_token': did you mean 'max_tokens'?"
     assert refusal(prepare_body, COMPLETIONS, body, STRICT_REQUESTS="1") == (message, "max_token")
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "others", "reason"),
+    [
+        ("request_id", "mine", {}, "it is the job's id"),
+        ("priority", 1, {}, "requests are answered in their order: SCHEDULING_POLICY=priority"),
+        ("length_penalty", 1.2, {}, BEAM_SEARCH_NEEDED),
+        ("early_stopping", "never", {}, BEAM_SEARCH_NEEDED),
+        *((name, 1, BEAM, BEAM_SEARCH_IGNORED) for name in ("top_k", "seed", "min_tokens")),
+        ("stop", ["a"], BEAM, BEAM_SEARCH_IGNORED),
+    ],
+)
+def test_parameters_without_effect_are_logged_or_refused_by_a_strict_worker(
+    prepare_body: PrepareBody,
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    value: Any,
+    others: dict[str, Any],
+    reason: str,
+) -> None:
+    body = {"prompt": "", name: value, **others}
+    error = refusal(prepare_body, COMPLETIONS, body, STRICT_REQUESTS="1")
+    assert error == (f"{name}: {reason}", name)
+    prepare_body(COMPLETIONS, body)
+    assert caplog.messages[0] == f"request job-1: {name!r} has no effect on {COMPLETIONS}"
 
 
 def test_strict_requests_accept_the_keys_that_the_worker_adds(prepare_body: PrepareBody) -> None:

@@ -93,6 +93,12 @@ LOGPROBS = "return_token_log_probs"
 LOGITS = "vLLM has them for the whole endpoint: LOGITS_PROCESSORS sets them"
 
 
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "response_format": {"response_format": {"type": "json_object"}},
+    "structured_outputs": {"guided_regex": "a+"},
+}
+
+
 # One value of each kind; tests/unit/job covers the others.
 @pytest.mark.parametrize(
     ("sent", "param", "message"),
@@ -111,8 +117,8 @@ LOGITS = "vLLM has them for the whole endpoint: LOGITS_PROCESSORS sets them"
             f"use_beam_search: {STREAM}",
         ),
         *(
-            ({"use_beam_search": True, name: value}, name, f"{name}: beam search ignores it")
-            for name, value in {"top_p": 0.5, "top_k": 1, "seed": 1, "stop": ["a"]}.items()
+            ({"use_beam_search": True, **sent}, name, f"{name}: beam search ignores it")
+            for name, sent in SCHEMAS.items()
         ),
     ],
     ids=repr,
