@@ -129,8 +129,8 @@ LIMITS = (
         nesting depth of objects and lists | {bodies.MAX_DEPTH} |
         token ids: numbers in lists of nothing else | {bodies.MAX_TOKEN_IDS:,} |
         """,
-        "vLLM stores an error for each type that each wrong value could have: half a gigabyte, "
-        "while all others wait. Libraries recurse.",
+        "vLLM stores errors for each wrong value: half a gigabyte, while others wait. Libraries "
+        "recurse.",
         ("500,000 messages of 0", "0, then 60,000 empty messages", "100,000 levels of tools"),
         module="worker.limits.bodies",
     ),
@@ -139,8 +139,8 @@ LIMITS = (
         frozenset(),
         f"""
         items of `prompts` or `messages_list` | {work.MAX_PROMPTS:,} | several jobs, or a batch
-        parameters next to a list of `sampling_params`, which all items repeat \
-        | {work.MAX_REPEATED_CHARACTERS:,} characters | write them into `sampling_params`
+        characters next to a list of `sampling_params` | {work.MAX_REPEATED_CHARACTERS:,} \
+        | write them into `sampling_params`
         """,
         "Each item is a request with a copy of them.",
         ("10,001 prompts",),
@@ -166,13 +166,20 @@ LIMITS = (
     Limit(
         "Sampling parameters",
         frozenset(parameters.BOUNDS),
-        "\n".join(_parameter_bound_lines()),
-        "vLLM's runner for GPUs has arrays of this size: a larger value raises in the step that "
-        "all requests share, and the engine dies. Stop strings are searched for each token. "
-        "Penalties overflow. OpenAI's API has the same range for `logit_bias`.",
+        "\n".join(
+            (
+                *_parameter_bound_lines(),
+                "tokens of `bad_words`, with and without a leading space | 1,024 "
+                "| `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS`",
+            )
+        ),
+        "A larger value raises in the step that all requests share, where vLLM's runner for GPUs "
+        "has arrays of this size, and the engine dies. Stop strings are searched for each token. "
+        "Penalties overflow.",
         (
             *("seed 2**63", "1,025 allowed ids", "logit_bias of 1,025 ids"),
             *("129 stop ids with min_tokens", "beam length_penalty -400", "100,000 stop strings"),
+            "a bad word of 1,100 words",
         ),
         lambda request: parameters.check_parameter_bounds(request.values, request.holder),
     ),
@@ -182,22 +189,21 @@ LIMITS = (
         f"""
         `n`, `best_of` | {work.MAX_CHOICES} |
         prompts of a completion times `n` | {work.MAX_CONCURRENT_CHOICES:,} | a batch
-        log probabilities per token: `n` times (1 + `logprobs`, or `logprob_token_ids`) \
+        `n` times (1 + `logprobs`, or `logprob_token_ids`) \
         | {work.MAX_LOGPROBS_PER_STEP:,}; {work.MAX_MANY_LOGPROBS_PER_STEP} with more than \
-        {work.MANY_ALTERNATIVES} for each of several choices; of a list's items together \
-        {work.MAX_LIST_LOGPROBS_PER_STEP} | `MAX_LOGPROBS` bounds `logprobs`
-        these times `max_tokens`, with several choices and no stream \
+        {work.MANY_ALTERNATIVES} per choice; {work.MAX_LIST_LOGPROBS_PER_STEP} in a list \
+        | `MAX_LOGPROBS`
+        these times `max_tokens`, if several choices are not streamed \
         | {work.MAX_UNSTREAMED_LOGPROBS:,}; more is 413 | a stream
-        these times `min_tokens`, with no stream \
-        | what fits a result ({RESULT_LIMIT_BYTES / 1e6:g} MB); more is 413 | a stream
-        `n` times (1 + `prompt_logprobs`, or with `echo` 1 + `logprobs`), with several choices \
+        these times `min_tokens`, without a stream \
+        | {RESULT_LIMIT_BYTES / 1e6:g} MB, a result; more is 413 | a stream
+        `n` times (1 + `prompt_logprobs`, or `logprobs` with `echo`), with several choices \
         | {work.MAX_PROMPT_LOGPROBS} |
-        the same for all tokens of several prompts, with no stream \
-        ({work.CHARACTERS_PER_TOKEN} characters count as one) \
-        | {work.MAX_PROMPT_LOGPROBS_PER_ANSWER:,}; more is 413 |
-        `repetition_detection`: (`min_count` - 1) times the sum of `min_pattern_size` to \
-        `max_pattern_size` | {work.MAX_COMPARISONS:,} |
-        the same times `n` | {work.MAX_COMPARISONS_PER_STEP:,}; above \
+        these for all tokens of several prompts ({work.CHARACTERS_PER_TOKEN} characters each), \
+        without a stream | {work.MAX_PROMPT_LOGPROBS_PER_ANSWER:,}; more is 413 |
+        `repetition_detection`: (`min_count` - 1) times the sum of all pattern sizes \
+        | {work.MAX_COMPARISONS:,} |
+        these times `n` | {work.MAX_COMPARISONS_PER_STEP:,}; above \
         {work.MIN_COSTLY_COMPARISONS:,} requests share {work.MAX_CONCURRENT_COMPARISONS:,} |
         """,
         "All of this happens in the step that all requests share: 5 to 10 us for a log "
@@ -240,15 +246,6 @@ LIMITS = (
         module="worker.media.loader",
     ),
     Limit(
-        "Bad words",
-        frozenset({"bad_words"}),
-        "tokens in total, with and without a leading space | 1,024 "
-        "| `VLLM_MAX_BAD_WORDS_TOTAL_TOKENS`",
-        "The engine dies on a GPU.",
-        ("a bad word of 1,100 words",),
-        module="worker.limits.parameters",
-    ),
-    Limit(
         "Grammars",
         GUIDED_KEYS | GUIDED_OBJECTS | {"response_format", "text", "output_config", "tool_choice"},
         f"""
@@ -262,7 +259,9 @@ LIMITS = (
         memory to compile it | {grammars.MAX_MEMORY_BYTES >> 30} GB |
         """,
         "The engine compiles grammars without a limit of time, and follows them in the step that "
-        "all requests share: seconds for a token of a few nested counts.",
+        "all requests share: seconds for a token of a few nested counts. Grammars are made of "
+        "`response_format`, structured outputs, and tools that are `strict`, required or named; "
+        "all other tools are text for the chat template.",
         ("three nested repetitions", "nested repetitions in a pattern", "6,000 properties"),
         module="worker.engine.run.grammar.gate",
     ),
