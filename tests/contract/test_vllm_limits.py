@@ -1,8 +1,7 @@
 """Tests that every key of a request to vLLM has a bound that vLLM's GPU runner can process.
 
 If a new release of vLLM adds a key, a test fails here: add the key to a row of ``worker.limits``,
-or
-state below why only the size of the body limits it.
+or state below why only the size of the body limits it.
 
 Values that exceed the arrays of vLLM's GPU runner kill the engine. The CPU runner is a different
 one, so these tests call the functions of the GPU runner directly, with arrays like its own.
@@ -64,8 +63,8 @@ UNBOUNDED = {
     **dict.fromkeys(
         """
         dimensions max_completion_tokens max_output_tokens max_tokens_per_doc max_tokens_per_query
-        max_tool_calls min_p presence_penalty frequency_penalty prompt_logprobs stream_interval
-        temperature top_n top_p truncate_prompt_tokens
+        max_tool_calls min_p presence_penalty frequency_penalty prompt_logprobs
+        routed_experts_prompt_start stream_interval temperature top_n top_p truncate_prompt_tokens
         """.split(),
         NUMBER,
     ),

@@ -84,7 +84,7 @@ def _convert_tool_result(block: Block, place: str) -> Iterator[Block]:
 
 
 def _convert_tool_use(block: Block, place: str) -> Iterator[Block]:
-    """Make the input of a call an object; clients also send back what a model wrote instead."""
+    """Make the input of a call an object; a model may have written another value."""
     written = block.get("input")
     if not isinstance(written, dict):
         written = {"input": written} if written else {}

@@ -128,6 +128,14 @@ def _responses_call(call_id: str, name: str, arguments: str) -> Json:
 
 
 _NULLS = dict.fromkeys(("refusal", "annotations", "audio", "function_call", "tool_calls", "name"))
+_OPENAI_KEYS = {
+    "store": False,
+    "metadata": {"a": "b"},
+    "user": "user-1",
+    "service_tier": "auto",
+    "prompt_cache_key": "a",
+    "safety_identifier": "b",
+}
 _PART = {"type": "text", "text": "A text."}
 _OUTPUT = {"type": "output_text", "text": "A text."}
 CHAT = Form(
@@ -175,12 +183,7 @@ CHAT = Form(
     },
     keys={
         "keys of OpenAI": {
-            "store": False,
-            "metadata": {"a": "b"},
-            "user": "user-1",
-            "service_tier": "auto",
-            "prompt_cache_key": "a",
-            "safety_identifier": "b",
+            **_OPENAI_KEYS,
             "verbosity": "low",
             "modalities": ["text"],
             "parallel_tool_calls": False,
@@ -353,12 +356,7 @@ RESPONSES = Form(
     },
     keys={
         "keys of OpenAI": {
-            "store": False,
-            "metadata": {"a": "b"},
-            "user": "user-1",
-            "service_tier": "auto",
-            "prompt_cache_key": "a",
-            "safety_identifier": "b",
+            **_OPENAI_KEYS,
             "truncation": "auto",
             "parallel_tool_calls": False,
             "include": ["reasoning.encrypted_content"],
