@@ -120,6 +120,7 @@ class Sampling(BaseModel):
     @field_validator(*BEAM_SEARCH_ONLY)
     @classmethod
     def _check_beam_search_only(cls, value: Any, info: ValidationInfo) -> Any:
+        # In a body the parameter is vLLM's own, and is logged like others without an effect.
         is_body = info.context == ""
         is_default = value == BEAM_SEARCH_ONLY[info.field_name or ""]
         if not (is_body or is_default or info.data.get("use_beam_search")):

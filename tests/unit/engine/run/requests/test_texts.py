@@ -183,6 +183,8 @@ def test_a_text_is_truncated_before_tokenizing(
         ({"prompt": [1] * 100, "logprobs": 20}, False),
         # Text that a template may add to the conversation.
         ({"messages": [], "tools": [{"description": "a" * (LONG_CHARACTERS + 1)}]}, True),
+        ({"messages": [], "tools": [{"a" * (LONG_CHARACTERS + 1): 1}]}, True),
+        ({"messages": [], "tools": [{"enum": [1] * (LONG_CHARACTERS + 1)}]}, True),
         ({"messages": [], "chat_template_kwargs": {"a": "a" * (LONG_CHARACTERS + 1)}}, True),
     ],
     ids=lambda value: str(value)[:30],
