@@ -175,7 +175,7 @@ LIMITS = (
         ),
         "A larger value raises in the step that all requests share, where vLLM's runner for GPUs "
         "has arrays of this size, and the engine dies. Stop strings are searched for each token. "
-        "Penalties overflow.",
+        "Penalties overflow. `logit_bias` has the range of OpenAI's API.",
         (
             *("seed 2**63", "1,025 allowed ids", "logit_bias of 1,025 ids"),
             *("129 stop ids with min_tokens", "beam length_penalty -400", "100,000 stop strings"),
