@@ -298,8 +298,6 @@ def test_strict_requests_refuse_an_unknown_key_with_the_nearest_name(
 @pytest.mark.parametrize(
     ("name", "value", "others", "reason"),
     [
-        ("request_id", "mine", {}, "it is the job's id"),
-        ("priority", 1, {}, "requests are answered in their order: SCHEDULING_POLICY=priority"),
         ("length_penalty", 1.2, {}, BEAM_SEARCH_NEEDED),
         ("early_stopping", "never", {}, BEAM_SEARCH_NEEDED),
         *((name, 1, BEAM, BEAM_SEARCH_IGNORED) for name in ("top_k", "seed", "min_tokens")),
