@@ -9,11 +9,15 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
+import xgrammar
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
-from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
+from vllm.v1.structured_output.backend_xgrammar import (
+    XgrammarBackend,
+    has_xgrammar_unsupported_json_features,
+)
 from vllm.v1.structured_output.utils import choice_as_grammar, grammar_is_likely_lark
 
-from worker.engine.run.grammar.schemas import find_largest
+from worker.engine.run.grammar.schemas import find_largest, find_places
 from worker.engine.run.grammar.trial import Grammar, GrammarTester
 from worker.engine.seam.patches import GENERATE
 from worker.engine.seam.protocols import Client, RequestOutput, Tokenizer
@@ -51,6 +55,12 @@ CHOICES_MESSAGE = (
     "ask for fewer choices"
 )
 
+# Beginnings of vLLM's messages that don't say what is wrong in a schema.
+UNSUPPORTED = "The provided JSON schema contains features not supported by xgrammar"
+INVALID_TAG = "Invalid structural tag specification"
+# Maximum characters of a schema whose refusal is explained: each schema in it is read.
+MAX_EXPLAINED_CHARACTERS = 50_000
+
 Stream = AsyncGenerator[RequestOutput, None]
 
 
@@ -79,19 +89,28 @@ class GrammarGate:
         )
         if not structured:
             return outputs()
-        return self._generate_structured(grammar, sampling_params.n, outputs)
+        return self._generate_structured(structured, grammar, sampling_params.n, outputs)
 
     async def _generate_structured(
-        self, grammar: Grammar | None, choices: int, outputs: Callable[[], Stream]
+        self,
+        structured: Any,
+        grammar: Grammar | None,
+        choices: int,
+        outputs: Callable[[], Stream],
     ) -> Stream:
         """Yield the outputs of a request; raise vLLM's own exception if its grammar is refused."""
         if grammar:
             await self._check_grammar(grammar, choices)
-        async with contextlib.aclosing(outputs()) as generated:
-            async for output in generated:
-                if any(choice.finish_reason == "error" for choice in output.outputs):
-                    raise _refusal(REFUSAL_MESSAGES["nothing"])
-                yield output
+        try:
+            async with contextlib.aclosing(outputs()) as generated:
+                async for output in generated:
+                    if any(choice.finish_reason == "error" for choice in output.outputs):
+                        raise _refusal(REFUSAL_MESSAGES["nothing"])
+                    yield output
+        except VLLMValidationError as refused:
+            if self._tester and (explained := explain_refusal(structured, str(refused.args[0]))):
+                raise explained from refused
+            raise
 
     async def _check_grammar(self, grammar: Grammar, choices: int) -> None:
         """Try a grammar, and wait until the core may compile it.
@@ -152,6 +171,48 @@ def create_grammar_tester(client: Client) -> GrammarTester | None:
         return None
     vocabulary = client.model_config.get_vocab_size()
     return GrammarTester(partial(_describe_tokenizer, config, tokenizer, vocabulary), limit_s)
+
+
+def explain_refusal(structured: Any, message: str) -> Exception | None:
+    """Return vLLM's refusal of a schema with the tool, the property and the keywords.
+
+    Returns None if ``message``, which is vLLM's own, is about something else.
+    """
+    if message.startswith(UNSUPPORTED) and structured.json is not None:
+        spec = structured.json if isinstance(structured.json, str) else json.dumps(structured.json)
+        return _explain_unsupported(spec)
+    if message.startswith(INVALID_TAG):
+        for place in find_places(structured.structural_tag):
+            schema = place.schema.get("json_schema") or place.schema.get("schema")
+            try:
+                if isinstance(schema, dict):
+                    xgrammar.Grammar.from_json_schema(schema)
+            except Exception as error:  # noqa: BLE001 - xgrammar raises its own and Python's
+                return _refusal(str(error), place.description)
+    return None
+
+
+def _explain_unsupported(spec: str) -> Exception | None:
+    if len(spec) > MAX_EXPLAINED_CHARACTERS:
+        return None
+    places = (
+        one for one in find_places(spec) if has_xgrammar_unsupported_json_features(one.schema)
+    )
+    place = min(places, key=lambda one: len(json.dumps(one.schema)), default=None)
+    if place is None:
+        return None
+    # The keywords without any of which xgrammar would enforce the schema.
+    keywords = [
+        repr(key)
+        for key in place.schema
+        if key != "type"
+        and not has_xgrammar_unsupported_json_features(
+            {name: place.schema[name] for name in place.schema if name != key}
+        )
+    ]
+    together = " together" if len(keywords) > 1 else ""
+    message = f"xgrammar can't enforce {' and '.join(keywords) or 'it'}{together}"
+    return _refusal(message, place.description)
 
 
 def _grammar_to_try(structured: Any, *, is_compact: bool) -> Grammar | None:

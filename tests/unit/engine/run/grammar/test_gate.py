@@ -13,6 +13,7 @@ from support.engine.cores import settle
 from support.processes.background import HUNG_S
 from vllm.exceptions import GracefulHTTPError, VLLMValidationError
 from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from vllm.v1.structured_output.backend_xgrammar import validate_xgrammar_grammar
 
 from worker.engine.run.grammar.gate import (
     MAX_COMPILED,
@@ -148,6 +149,53 @@ async def test_a_refusal_names_the_tool_and_the_property() -> None:
     schema = {"properties": {"a": {"maxItems": 1_001}, "b": {"items": {"maxLength": 9_999}}}}
     with pytest.raises(VLLMValidationError, match="structured output: property 'b': "):
         await count_outputs(client, json=schema)
+
+
+class ValidatingClient(FakeClient):
+    """A client that refuses a structured output as vLLM does."""
+
+    async def generate(
+        self, prompt: Any, sampling_params: Any, request_id: str, **options: Any
+    ) -> AsyncGenerator[Any, None]:
+        validate_xgrammar_grammar(sampling_params)
+        async for output in super().generate(prompt, sampling_params, request_id, **options):
+            yield output
+
+
+def call_tag(name: str, schema: Any) -> dict[str, Any]:
+    content = {"type": "json_schema", "json_schema": schema}
+    return {"type": "tag", "begin": f'{{"name": "{name}"', "content": content, "end": "}"}
+
+
+CODE = {"type": "string", "pattern": "^[A-Z]{3}$", "minLength": 3}
+LINK = {"type": "string", "format": "uri", "maxLength": 2083}
+TAGS = {
+    "type": "sequence",
+    "elements": [call_tag("f", SCHEMA), call_tag("g", {"$ref": "#/$defs/None"})],
+}
+
+
+@pytest.mark.parametrize(
+    ("structured", "message"),
+    [
+        ({"json": {"type": "integer", "multipleOf": 5}}, "xgrammar can't enforce 'multipleOf'"),
+        (
+            {"json": {"type": "object", "properties": {"a": {"items": CODE}}}},
+            "property 'a': xgrammar can't enforce 'pattern' and 'minLength' together",
+        ),
+        (
+            {"json": {"$defs": {"b": LINK}, "properties": {"a": {"$ref": "#/$defs/b"}}}},
+            "xgrammar can't enforce 'format' and 'maxLength' together",
+        ),
+        ({"structural_tag": json.dumps({"format": TAGS})}, "tool 'g': "),
+    ],
+)
+async def test_a_schema_that_vllm_refuses_is_refused_with_its_place(
+    structured: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(VLLMValidationError) as caught:
+        _ = [one async for one in outputs(ValidatingClient(FakeTrial()), **structured)]
+    assert str(caught.value.args[0]).startswith(f"structured output: {message}")
 
 
 @pytest.mark.parametrize("trial", [None, FakeTrial()], ids=["untried", "tried"])
