@@ -79,6 +79,26 @@ def media_url(part: Mapping[str, Any], place: str) -> str:
     return url
 
 
+def mend_texts(value: Any) -> Any:
+    """Return a value with ``mend_text`` applied to all its texts and keys."""
+    match value:
+        case str():
+            return value if value.isascii() else mend_text(value)
+        case list():
+            return [mend_texts(item) for item in value]
+        case dict():
+            return {mend_texts(key): mend_texts(item) for key, item in value.items()}
+    return value
+
+
+def mend_text(text: str) -> str:
+    """Replace halves of surrogate pairs, which can't be encoded, by U+FFFD.
+
+    A model writes one into the arguments of a tool, or a client cuts a text inside of an emoji.
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 def require(kind: type[T], field: str, value: Any) -> T:
     """Return a value that has to be a list, an object or a string.
 
@@ -92,7 +112,12 @@ def require(kind: type[T], field: str, value: Any) -> T:
 
 
 def _convert_message(value: Any, place: str) -> dict[str, Any]:
-    message = require(dict, place, value).copy()
+    written = require(dict, place, value)
+    # An answer without text has content that is null, which templates know.
+    kept = ("content",) if written.get("role") == "assistant" else ()
+    message: dict[str, Any] = mend_texts(
+        {key: item for key, item in written.items() if item is not None or key in kept}
+    )
     reasoning = find_reasoning(message)
     for key in REASONING_KEYS:
         message.pop(key, None)

@@ -74,9 +74,20 @@ def test_a_function_call_becomes_a_tool_call() -> None:
     former = assistant(content=None, function_call={"name": "f", "arguments": "{}"}, tool_calls=[])
     (call,) = convert(former)["tool_calls"]
     assert call == {"id": "", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    # Clients write null for calls that an answer does not have.
-    answer = assistant(content="A", function_call=None, tool_calls=None)
-    assert convert(answer) == assistant(content="A", tool_calls=None)
+    # Clients write null for what an answer does not have.
+    for content in ("A", None):
+        answer = assistant(content=content, function_call=None, tool_calls=None, name=None)
+        assert convert(answer) == assistant(content=content)
+    assert convert({"role": "user", "content": None}) == {"role": "user"}
+
+
+def test_half_of_a_surrogate_pair_is_replaced() -> None:
+    emoji, half = "\U0001f600", "\ud83d"
+    call = {"type": "function", "function": {"name": "f", "arguments": {half: half + emoji}}}
+    found = convert(assistant(content=[half, {"type": "text", "text": half}], tool_calls=[call]))
+    assert found["content"] == [{"type": "text", "text": "\ufffd"}] * 2
+    (converted,) = found["tool_calls"]
+    assert json.loads(converted["function"]["arguments"]) == {"\ufffd": f"\ufffd{emoji}"}
 
 
 def test_a_refusal_is_content() -> None:

@@ -19,7 +19,7 @@ from worker.errors import InvalidInput
 from worker.job.base import Job
 from worker.job.sampling import OTHER_API_KEYS, PARAMETERS, Sampling, merge_params
 from worker.limits.work import MAX_PROMPTS, MAX_REPEATED_CHARACTERS
-from worker.messages import convert_messages
+from worker.messages import convert_messages, mend_texts
 from worker.validation import SAMPLING_PARAMS, drop_nulls
 
 # Maximum number of invalid items. A list with more is refused as a whole.
@@ -115,7 +115,7 @@ class RawJob(Job):
         if self.messages is not None:
             return [message.model_dump(exclude_unset=True) for message in self.messages]
         if self.apply_chat_template:
-            return [{"role": "user", "content": self.prompt}]
+            return [{"role": "user", "content": mend_texts(self.prompt)}]
         return None
 
     @property

@@ -78,13 +78,15 @@ class Sampling(BaseModel):
     def from_params(cls, params: Any, container: str = SAMPLING_PARAMS) -> Self:
         """Validate parameters; null values count as absent.
 
-        ``container`` is the name of the object in messages; it is empty for the body of a request.
+        ``container`` is the name of the object in messages; it is empty for the body of a request,
+        whose numbers may be strings, or integral floats, as for vLLM's server.
 
         Raises:
             InvalidInput: A parameter is invalid. The message names the parameter.
         """
         try:
-            return cls.model_validate(params, context=container)
+            is_strict = None if container else False
+            return cls.model_validate(params, strict=is_strict, context=container)
         except ValidationError as error:
             raise to_invalid_input(error, container=container) from None
 
@@ -120,10 +122,8 @@ class Sampling(BaseModel):
     @field_validator(*BEAM_SEARCH_ONLY)
     @classmethod
     def _check_beam_search_only(cls, value: Any, info: ValidationInfo) -> Any:
-        # In a body the parameter is vLLM's own, and is logged like others without an effect.
-        is_body = info.context == ""
         is_default = value == BEAM_SEARCH_ONLY[info.field_name or ""]
-        if not (is_body or is_default or info.data.get("use_beam_search")):
+        if not (is_default or info.data.get("use_beam_search")):
             raise ValueError(BEAM_SEARCH_NEEDED)
         return value
 

@@ -44,7 +44,7 @@ def normalize_structured_outputs(params: Mapping[str, Any], holder: str) -> dict
     if params.get(STRUCTURED_OUTPUTS):
         # The backend belongs to the former spelling, and vLLM ignores it.
         params = {name: value for name, value in params.items() if name != FORMER_BACKEND}
-    _refuse_removed_parameters(params, holder)
+    params = _without_removed_parameters(params, holder)
     # ``json_object: false`` constrains nothing.
     constraints = [
         row for row in _find_constraints(params, holder) if row[1:] != ("json_object", False)
@@ -61,16 +61,20 @@ def _find_constraints(params: Mapping[str, Any], holder: str) -> Iterator[Constr
     for name in sorted(params.keys() & GUIDED_OBJECTS):
         if not isinstance(params[name], dict):
             raise param_error(name, "an object", holder)
-        nested = drop_nulls(params[name])
-        _refuse_removed_parameters(nested, holder)
+        nested = _without_removed_parameters(drop_nulls(params[name]), holder)
         for key, value in nested.items():
             yield f"{name}.{key}", key.removeprefix(GUIDED_PREFIX), value
 
 
-def _refuse_removed_parameters(params: Mapping[str, Any], holder: str) -> None:
-    for name in params:
-        if replacement := REMOVED_PARAMETERS.get(name.removeprefix(GUIDED_PREFIX)):
+def _without_removed_parameters(params: Mapping[str, Any], holder: str) -> Mapping[str, Any]:
+    """Refuse parameters that vLLM has removed, and drop those of them that are empty."""
+    replacements = {
+        name: REMOVED_PARAMETERS.get(name.removeprefix(GUIDED_PREFIX)) for name in params
+    }
+    for name, replacement in replacements.items():
+        if replacement and params[name]:
             raise param_error(name, f"{name} is gone: {replacement}", holder, add_name=False)
+    return {name: params[name] for name in params if not replacements[name]}
 
 
 def _refuse_duplicate_constraints(constraints: list[Constraint], holder: str) -> None:

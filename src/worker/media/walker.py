@@ -87,14 +87,21 @@ class Medium:
 
 
 def refuse_denied_keys(body: Mapping[str, Any]) -> None:
-    """Refuse ``DENIED_KEYS`` in a request's body and in its objects with options.
+    """Refuse ``DENIED_KEYS`` with values in a request's body and in its objects with options.
 
     Raises:
         InvalidInput: If the body has such a key. The error names the key.
     """
     for container in (body, *(body.get(name) for name in OPTION_OBJECT_KEYS)):
         if isinstance(container, dict):
-            _refuse_keys(container, DENIED_KEYS)
+            _refuse_keys(drop_empty_denied_keys(container), DENIED_KEYS)
+
+
+def drop_empty_denied_keys(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return an object without those of ``DENIED_KEYS`` that have an empty value, as by default."""
+    if DENIED_KEYS.keys().isdisjoint(container):
+        return container
+    return {key: value for key, value in container.items() if value or key not in DENIED_KEYS}
 
 
 def find_media(body: Mapping[str, Any], keys: Iterable[str]) -> list[Medium]:

@@ -159,7 +159,7 @@ REMOVED: list[tuple[str, str, dict[str, Any]]] = [
         with_params(guided_decoding_backend="x", guided_regex="a", structured_outputs={}),
     ),
     ("backend", BACKEND, with_params(structured_outputs={"regex": "a", "backend": "x"})),
-    ("logits_processors", PROCESSORS, with_params(logits_processors=[])),
+    ("logits_processors", PROCESSORS, with_params(logits_processors=["x"])),
     ("truncate_prompt_tokens", SHORTER, with_params(truncate_prompt_tokens=5)),
     ("truncate_prompt_tokens", SHORTER, {**LISTED, "truncate_prompt_tokens": 5}),
 ]

@@ -115,11 +115,14 @@ def test_every_refused_key_and_type_of_a_part_is_found() -> None:
 
 def test_a_refused_key_is_found_in_every_object_whose_values_vllm_merges() -> None:
     for name in DENIED_KEYS:
-        bodies: list[Any] = [{name: {}}, *({holder: {name: "x"}} for holder in OPTION_OBJECT_KEYS)]
+        holders = OPTION_OBJECT_KEYS
+        bodies: list[Any] = [{name: {"a": 1}}, *({holder: {name: "x"}} for holder in holders)]
         for body in bodies:
             with pytest.raises(InvalidInput, match=f"{name}: not allowed in a request") as caught:
                 refuse_denied_keys(body)
             assert caught.value.param == name
+        # An empty value is the default.
+        refuse_denied_keys({name: {}})
 
 
 PNG = {"data": "AA", "media_type": "image/png;base64,"}

@@ -23,6 +23,7 @@ from worker.job.sampling import (
 )
 from worker.limits.parameters import remove_duplicate_items
 from worker.limits.spelling import (
+    BACKEND_ADVICE,
     FORMER_BACKEND,
     GUIDED_KEYS,
     GUIDED_OBJECTS,
@@ -30,6 +31,7 @@ from worker.limits.spelling import (
     STRUCTURED_OUTPUTS,
 )
 from worker.limits.table import RequestToCheck, check_request
+from worker.media.walker import drop_empty_denied_keys
 from worker.routes.route import Route
 from worker.settings import Settings
 from worker.validation import MAX_KEY_LENGTH, drop_nulls, unknown_key_message
@@ -83,12 +85,12 @@ def prepare_body(
     Raises:
         InvalidInput: A parameter is invalid. The message names the parameter.
     """
-    body = remove_duplicate_items(drop_nulls(job.body or {}))
+    body = remove_duplicate_items(drop_nulls(drop_empty_denied_keys(job.body or {})))
     known_keys = engine.body_keys(route.path) or frozenset()
     max_bytes = RESULT_LIMIT_BYTES if job.must_fit_result and not job.stream else math.inf
     _drop_ineffective_keys(body, engine, route.path, request_id, is_strict=settings.strict_requests)
     check_request(RequestToCheck(body, route.shape, settings, max_answer_bytes=max_bytes))
-    body.setdefault("model", engine.model.names[0])
+    body["model"] = body.get("model") or engine.model.names[0]
     if route.prepare_conversation:
         route.prepare_conversation(body, job, settings.system_prompt)
     if route.default_temperature is not None and not body.get("use_beam_search"):
@@ -115,9 +117,10 @@ def _translate_sampling(body: dict[str, Any], *, stream: bool) -> Ranking | None
     Raises:
         InvalidInput: A value is refused, or has no effect.
     """
-    sampling = Sampling.from_params(
-        {name: body[name] for name in body.keys() & (SAMPLING_KEYS | REMOVED_KEYS)}, container=""
-    )
+    names = SAMPLING_KEYS | REMOVED_KEYS
+    if not body.get("use_beam_search"):
+        names -= BEAM_SEARCH_ONLY.keys()
+    sampling = Sampling.from_params({key: body[key] for key in body.keys() & names}, container="")
     for name in WORKER_KEYS:
         body.pop(name, None)
     if body.get("echo") and "logprobs" in body and "" in _prompts(body):
@@ -139,7 +142,7 @@ def _translate_sampling(body: dict[str, Any], *, stream: bool) -> Ranking | None
 def _drop_ineffective_keys(
     body: dict[str, Any], engine: Engine, path: str, request_id: str, *, is_strict: bool
 ) -> None:
-    """Drop the caller's id of the request, and its priority if the engine has none.
+    """Drop the caller's id of the request, the backend, and a priority if the engine has none.
 
     These and the parameters that beam search ignores, or that only beam search reads, are logged.
 
@@ -147,6 +150,8 @@ def _drop_ineffective_keys(
         InvalidInput: The worker is strict.
     """
     reasons = {"request_id": "it is the job's id"}
+    if not body.get(STRUCTURED_OUTPUTS):
+        reasons[FORMER_BACKEND] = BACKEND_ADVICE
     if not engine.model.has_priorities:
         reasons["priority"] = "requests are answered in their order: SCHEDULING_POLICY=priority"
     ignored = {name: body.pop(name) for name in reasons.keys() & body.keys()}
@@ -197,7 +202,7 @@ def _drop_hosted_tools(
 
 
 def _is_hosted(tool: dict[str, Any]) -> bool:
-    return tool.get("type", "function") not in CALLER_TOOL_TYPES
+    return (tool.get("type") or "function") not in CALLER_TOOL_TYPES
 
 
 def _prompts(body: dict[str, Any]) -> list[Any]:

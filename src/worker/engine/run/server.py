@@ -36,6 +36,7 @@ from worker.limits.bodies import check_items
 from worker.limits.shapes import EMPTY_SHAPE, RAW_SHAPE, RENDERED_KEYS, BodyShape
 from worker.media import MediaLoader
 from worker.media.walker import find_media
+from worker.messages import mend_text
 from worker.record import Usage
 
 # Paths of the most frequent requests.
@@ -218,8 +219,7 @@ def _encode_json(body: Mapping[str, Any]) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        # A model writes half of a surrogate pair into arguments of a tool, or a client cuts a text.
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
+        return mend_text(text).encode()
 
 
 def _body_keys_by_path(app: Any) -> Iterator[tuple[str, frozenset[str]]]:

@@ -58,13 +58,14 @@ class _BodyError(NamedTuple):
 def invalid_body_error(invalid: ValidationError | RequestValidationError) -> InvalidInput:
     """Return the error for a body of the wrong shape; its message names fields, not values."""
     errors = [
-        _BodyError(_without_body(error["loc"]), error["type"], CLASS_NAME.sub("", error["msg"]))
+        _BodyError(_without_body(error["loc"]), error["type"], _shorten(error["msg"]))
         for error in invalid.errors()[:MAX_ERRORS]
     ]
     mistakes = _find_mistakes(errors)
-    messages = list(dict.fromkeys(f"{one.path}: {one.message}" for one in mistakes))[:MAX_MISTAKES]
-    param = messages[0].split(":")[0] if messages else None
-    return InvalidInput("; ".join(messages), param=param)
+    # A validator of the whole body has no path.
+    messages = dict.fromkeys(": ".join(filter(None, (one.path, one.message))) for one in mistakes)
+    param = mistakes[0].path if mistakes else None
+    return InvalidInput("; ".join([*messages][:MAX_MISTAKES]), param=param or None)
 
 
 def _find_mistakes(
@@ -159,6 +160,10 @@ def _join_expectations(mistakes: list[_BodyError], errors: list[_BodyError]) -> 
     if len(expected) < 2 or mistake not in same:
         return mistakes
     return [mistake._replace(message=f"{EXPECTED}{' or '.join(expected)}")]
+
+
+def _shorten(message: str) -> str:
+    return CLASS_NAME.sub("", message).removeprefix("Value error, ")
 
 
 @lru_cache(maxsize=1024)

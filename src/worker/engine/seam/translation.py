@@ -59,10 +59,15 @@ CAN_NOT_CONTINUE = (
     "continue it: end with a message of the user"
 )
 
-# Replacements for messages that suggest a form of input that the worker refuses.
+HALF_CHARACTER = "A text contains half of a surrogate pair, which is not a character."
+
+# Replacements for messages that suggest a form of input that the worker refuses, or none.
 REPLACED_MESSAGES = {
     "Either prompt or prompt_embeds must be provided and non-empty.": (
         "prompt: a text that is not empty, a list of token ids, or a list of either"
+    ),
+    "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]": (
+        HALF_CHARACTER
     ),
 }
 
@@ -121,9 +126,7 @@ TRANSLATIONS: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerErr
     (VLLMClientError, _refusal_factory(HTTPStatus.BAD_REQUEST)),
     (
         UnicodeError,
-        lambda _: InvalidInput(
-            "A text contains half of a surrogate pair, which is not a character."
-        ),
+        lambda _: InvalidInput(HALF_CHARACTER),
     ),
     (RecursionError, lambda _: InvalidInput("A value is nested too deeply.")),
     (ValidationError, invalid_body_error),

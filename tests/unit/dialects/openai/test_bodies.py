@@ -63,12 +63,19 @@ def refusal(
 
 def test_keys_that_callers_may_not_send_are_refused(prepare_body: PrepareBody) -> None:
     for name, why in DENIED_KEYS.items():
-        bodies_with_key: list[Any] = [{name: {}}, {"chat_template_kwargs": {name: False}}]
+        bodies_with_key: list[Any] = [{name: [1]}, {"chat_template_kwargs": {name: True}}]
         for path, body in itertools.product((CHAT, TOKENIZE), bodies_with_key):
             assert refusal(prepare_body, path, body) == (
                 f"{name}: not allowed in a request: {why}",
                 name,
             )
+
+
+def test_empty_values_of_these_keys_and_of_the_model_count_as_absent(
+    prepare_body: PrepareBody,
+) -> None:
+    body = {"prompt": "a", "mm_processor_kwargs": {}, "prompt_embeds": [], "model": ""}
+    assert prepare_body(COMPLETIONS, body) == {"model": "demo", "prompt": "a"}
 
 
 def test_null_counts_as_absent(prepare_body: PrepareBody) -> None:
@@ -328,7 +335,11 @@ def test_strict_requests_accept_the_keys_that_the_worker_adds(prepare_body: Prep
 
 FUNCTIONS: dict[str, list[dict[str, Any]]] = {
     RESPONSES: [{"type": kind, "name": "f"} for kind in ("function", "custom", "namespace")],
-    MESSAGES: [{"name": "f", "input_schema": {}}, {"type": "custom", "name": "f"}],
+    MESSAGES: [
+        {"name": "f", "input_schema": {}},
+        {"type": None, "name": "f"},
+        {"type": "custom", "name": "f"},
+    ],
 }
 
 

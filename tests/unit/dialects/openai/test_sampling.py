@@ -68,6 +68,13 @@ def test_structured_output_keys_get_vllms_current_name(prepare: Prepare) -> None
         assert result.body == {"prompt": "", "model": "demo", "structured_outputs": {"regex": "a+"}}
 
 
+def test_numbers_may_be_written_as_for_vllms_server(prepare: Prepare) -> None:
+    sent: Any = {"n": "2", "best_of": 3.0, "use_beam_search": "true", "length_penalty": "0.5"}
+    ranking = Ranking(2, 3, True, False)
+    kept = {"use_beam_search": "true", "length_penalty": "0.5"}
+    assert prepare(COMPLETIONS, **sent) == PreparedBody({"model": "demo", "n": 3, **kept}, ranking)
+
+
 def test_keys_without_effect_are_left_out(prepare: Prepare) -> None:
     keys = {"guided_json_object": False, "guided_decoding": {}, "best_of": 1, "n": None}
     assert prepare(COMPLETIONS, **keys) == PreparedBody({"model": "demo"})
