@@ -120,7 +120,8 @@ def test_an_answer_of_a_chat_is_a_message_of_the_next_request(
         for call in own.get("tool_calls") or ()
     ]
     former_name = {key: own[key] for key in own if key != "reasoning"}
-    for message in (own, parsed, {**former_name, "reasoning_content": reasoning}):
+    reasoned = {**former_name, "reasoning_content": reasoning}
+    for message in (own, parsed, parsed.model_dump(), reasoned):
         turns = [QUESTION, message, *results]
         body = sent_body(OPENAI.chat.completions.create, messages=turns)
         for messages in (

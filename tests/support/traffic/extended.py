@@ -178,6 +178,11 @@ CHAT = Form(
         "an unknown role": [_text("ipython", "Done.")],
         "names of people": [{**_text("user", "Hi"), "name": "Zoë of Rio"}],
         "a part with a cache": [_text("user", [{**_PART, "cache_control": {"type": "ephemeral"}}])],
+        "an answer without text, with all keys": [
+            _text("user", "Hi"),
+            {"role": "assistant", "content": None, "function_call": None, "tool_calls": None},
+            _text("user", None),
+        ],
         "a thinking part": [_text("assistant", [{"type": "thinking", "thinking": "A reason."}])],
         "unknown keys of a message": [{**_text("user", "Hi"), "id": 1, "created_at": None}],
     },
