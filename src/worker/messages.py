@@ -113,8 +113,8 @@ def require(kind: type[T], field: str, value: Any) -> T:
 
 def _convert_message(value: Any, place: str) -> dict[str, Any]:
     written = require(dict, place, value)
-    # An answer without text has content that is null, which templates know.
-    kept = ("content",) if written.get("role") == "assistant" else ()
+    # Templates know the null content of an answer without text. vLLM refuses a role that is null.
+    kept = ("role", "content") if written.get("role") == "assistant" else ("role",)
     message: dict[str, Any] = mend_texts(
         {key: item for key, item in written.items() if item is not None or key in kept}
     )

@@ -74,7 +74,7 @@ def test_a_function_call_becomes_a_tool_call() -> None:
     former = assistant(content=None, function_call={"name": "f", "arguments": "{}"}, tool_calls=[])
     (call,) = convert(former)["tool_calls"]
     assert call == {"id": "", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-    # Clients write null for what an answer does not have.
+    # Clients write null for the values that an answer does not have.
     for content in ("A", None):
         answer = assistant(content=content, function_call=None, tool_calls=None, name=None)
         assert convert(answer) == assistant(content=content)

@@ -21,6 +21,7 @@ from worker.engine.run.grammar.schemas import find_largest, find_places
 from worker.engine.run.grammar.trial import Grammar, GrammarTester
 from worker.engine.seam.patches import GENERATE
 from worker.engine.seam.protocols import Client, RequestOutput, Tokenizer
+from worker.engine.seam.translation import SOURCE_LOCATION
 from worker.errors import EngineBusy
 from worker.limits.grammars import (
     MAX_CHARACTERS,
@@ -55,7 +56,7 @@ CHOICES_MESSAGE = (
     "ask for fewer choices"
 )
 
-# Beginnings of vLLM's messages that don't say what is wrong in a schema.
+# Beginnings of vLLM's messages that don't name the mistake in a schema.
 UNSUPPORTED = "The provided JSON schema contains features not supported by xgrammar"
 INVALID_TAG = "Invalid structural tag specification"
 # Maximum characters of a schema whose refusal is explained: each schema in it is read.
@@ -187,8 +188,9 @@ def explain_refusal(structured: Any, message: str) -> Exception | None:
             try:
                 if isinstance(schema, dict):
                     xgrammar.Grammar.from_json_schema(schema)
-            except Exception as error:  # noqa: BLE001 - xgrammar raises its own and Python's
-                return _refusal(str(error), place.description)
+            except (RuntimeError, ValueError) as error:
+                reason = SOURCE_LOCATION.sub("", str(error)).strip()
+                return _refusal(reason, place.description)
     return None
 
 

@@ -187,7 +187,7 @@ TAGS = {
             {"json": {"$defs": {"b": LINK}, "properties": {"a": {"$ref": "#/$defs/b"}}}},
             "xgrammar can't enforce 'format' and 'maxLength' together",
         ),
-        ({"structural_tag": json.dumps({"format": TAGS})}, "tool 'g': "),
+        ({"structural_tag": json.dumps({"format": TAGS})}, "tool 'g': Cannot find field $defs"),
     ],
 )
 async def test_a_schema_that_vllm_refuses_is_refused_with_its_place(
