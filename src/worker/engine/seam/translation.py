@@ -59,16 +59,18 @@ CAN_NOT_CONTINUE = (
     "continue it: end with a message of the user"
 )
 
+# The tokenizer's message for half of a surrogate pair, and its replacement.
+NOT_ENCODED = (
+    "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]"
+)
 HALF_CHARACTER = "A text contains half of a surrogate pair, which is not a character."
 
-# Replacements for messages that suggest a form of input that the worker refuses, or none.
+# Replacements for messages that suggest a form of input that the worker refuses, or no remedy.
 REPLACED_MESSAGES = {
     "Either prompt or prompt_embeds must be provided and non-empty.": (
         "prompt: a text that is not empty, a list of token ids, or a list of either"
     ),
-    "TextEncodeInput must be Union[TextInputSequence, Tuple[InputSequence, InputSequence]]": (
-        HALF_CHARACTER
-    ),
+    NOT_ENCODED: HALF_CHARACTER,
 }
 
 
@@ -124,10 +126,7 @@ TRANSLATIONS: tuple[tuple[type[Exception] | tuple[()], Callable[[Any], WorkerErr
     (VLLMUnprocessableEntityError, _refusal_factory(HTTPStatus.UNPROCESSABLE_ENTITY)),
     (import_from_vllm("ChatTemplateResolutionError"), lambda _: InvalidInput(NO_CHAT_TEMPLATE)),
     (VLLMClientError, _refusal_factory(HTTPStatus.BAD_REQUEST)),
-    (
-        UnicodeError,
-        lambda _: InvalidInput(HALF_CHARACTER),
-    ),
+    (UnicodeError, lambda _: InvalidInput(HALF_CHARACTER)),
     (RecursionError, lambda _: InvalidInput("A value is nested too deeply.")),
     (ValidationError, invalid_body_error),
     (RequestValidationError, invalid_body_error),
