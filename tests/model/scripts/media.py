@@ -80,7 +80,7 @@ JOBS: list[tuple[Callable[[str], dict[str, Any]], Callable[[Any], Any]]] = [
 def attacks_are_refused(llm: LLM, port: int) -> None:
     url = f"http://127.0.0.1:{port}/red"
     loopback_image, image_data = chat(url), data_url()
-    kwargs = {**chat(image_data), "chat_template_kwargs": {"mm_processor_kwargs": {}}}
+    kwargs = {**chat(image_data), "chat_template_kwargs": {"mm_processor_kwargs": {"size": 1}}}
     no_address = "its host has no address on the public internet"
     attacks: list[tuple[dict[str, Any], str]] = [
         (loopback_image, no_address),
