@@ -71,7 +71,8 @@ async def wait_for_taken(receiver: Receiver, count: float) -> Push:
 async def test_a_worker_that_is_killed_a_second_after_its_last_job_has_pushed_all_counters(
     endpoint: EmulatedEndpoint, receiver: Receiver
 ) -> None:
-    # The first push was earlier than the first job, so that all increases count from 0.
+    # The first push has the values before the first job, so that all increases count from 0.
+    await poll_until(lambda: receiver.pushes)
     assert counters(receiver.pushes[0])["taken"] == 0
     before = counters(await wait_for_taken(receiver, 1))
     jobs = await asyncio.gather(*(endpoint.run(job) for job in JOBS * 5))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Protocol
 
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import REGISTRY, CollectorRegistry, Metric
 
 from worker.metrics import RUNNING_JOBS, MergedRegistries
 from worker.settings import Settings
@@ -59,6 +59,8 @@ class MetricsPusher:
     def start(self) -> None:
         for name in EXPORTER_LOGGERS:
             logging.getLogger(name).addFilter(self._keep_problem)
+        # Rates count from these values, also if the first job ends before the first push.
+        self._initial = self._collect()
         self._thread.start()
 
     def stop(self) -> None:
@@ -86,15 +88,20 @@ class MetricsPusher:
         }
         resource = otlp.create_resource({name: text for name, text in attributes.items() if text})
         exporter = otlp.create_exporter(settings)
-        is_last = False
-        while not is_last:
-            is_last = self._stopping.is_set()
-            merged = MergedRegistries([REGISTRY, *(engine.metrics for engine in self._engines)])
+        metrics, is_last = self._initial, False
+        while True:
             self._problems.clear()
-            result = exporter.export(otlp.convert_metrics(merged.collect(), resource))
+            result = exporter.export(otlp.convert_metrics(metrics, resource))
             self._log_change(has_failed=result is not otlp.SUCCESS)
-            if not is_last:
-                self._wait_until_due()
+            if is_last:
+                return
+            self._wait_until_due()
+            is_last = self._stopping.is_set()
+            metrics = self._collect()
+
+    def _collect(self) -> list[Metric]:
+        registries = MergedRegistries([REGISTRY, *(engine.metrics for engine in self._engines)])
+        return [*registries.collect()]
 
     def _wait_until_due(self) -> None:
         """Wait until the interval is over, the worker has become idle, or ``stop`` is called."""
