@@ -197,12 +197,13 @@ def explain_refusal(structured: Any, message: str) -> Exception | None:
 def _explain_unsupported(spec: str) -> Exception | None:
     if len(spec) > MAX_EXPLAINED_CHARACTERS:
         return None
-    places = (
+    places = [
         one for one in find_places(spec) if has_xgrammar_unsupported_json_features(one.schema)
-    )
-    place = min(places, key=lambda one: len(json.dumps(one.schema)), default=None)
-    if place is None:
+    ]
+    if not places:
         return None
+    # A schema comes before those in it, so the last one contains no other that is unsupported.
+    place = places[-1]
     # The keywords without any of which xgrammar would enforce the schema.
     keywords = [
         repr(key)
