@@ -115,9 +115,7 @@ def _convert_message(value: Any, place: str) -> dict[str, Any]:
     written = require(dict, place, value)
     # Templates know the null content of an answer without text. vLLM refuses a role that is null.
     kept = ("role", "content") if written.get("role") == "assistant" else ("role",)
-    message: dict[str, Any] = mend_texts(
-        {key: item for key, item in written.items() if item is not None or key in kept}
-    )
+    message = {key: item for key, item in written.items() if item is not None or key in kept}
     reasoning = find_reasoning(message)
     for key in REASONING_KEYS:
         message.pop(key, None)

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from worker.errors import InvalidInput
+from worker.job import RawJob
 from worker.media.walker import DENIED_PART_KEYS, URL_KEYS
 from worker.messages import MEDIA_KEYS, OPERATOR_TYPES, REASONING_KEYS, convert_messages
 
@@ -81,10 +82,11 @@ def test_a_function_call_becomes_a_tool_call() -> None:
     assert convert({"role": "user", "content": None}) == {"role": "user"}
 
 
-def test_half_of_a_surrogate_pair_is_replaced() -> None:
+def test_half_of_a_surrogate_pair_is_replaced_in_raw_jobs() -> None:
     emoji, half = "\U0001f600", "\ud83d"
     call = {"type": "function", "function": {"name": "f", "arguments": {half: half + emoji}}}
-    found = convert(assistant(content=[half, {"type": "text", "text": half}], tool_calls=[call]))
+    turn = assistant(content=[half, {"type": "text", "text": half}], tool_calls=[call])
+    (found,) = RawJob.from_input({"messages": [turn]}).chat_messages or [{}]
     assert found["content"] == [{"type": "text", "text": "\ufffd"}] * 2
     (converted,) = found["tool_calls"]
     assert json.loads(converted["function"]["arguments"]) == {"\ufffd": f"\ufffd{emoji}"}

@@ -113,10 +113,12 @@ class RawJob(Job):
     def chat_messages(self) -> list[dict[str, Any]] | None:
         """The messages for the chat template, or None if the prompt is used without a template."""
         if self.messages is not None:
-            return [message.model_dump(exclude_unset=True) for message in self.messages]
-        if self.apply_chat_template:
-            return [{"role": "user", "content": mend_texts(self.prompt)}]
-        return None
+            turns = [message.model_dump(exclude_unset=True) for message in self.messages]
+        elif self.apply_chat_template:
+            turns = [{"role": "user", "content": self.prompt}]
+        else:
+            return None
+        return [mend_texts(turn) for turn in turns]
 
     @property
     def body_to_check(self) -> dict[str, Any]:
