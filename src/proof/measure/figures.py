@@ -36,8 +36,7 @@ class Answer:
 
     Args:
         sent: Time at which the request was sent.
-        arrivals: Time of each read, and its number of events with text. An event has one token, or
-            more if the engine was faster than its reader.
+        arrivals: Time of each read, and its number of tokens.
         ended: Time at which the answer ended.
         tokens: Number of tokens of the answer.
     """
@@ -48,14 +47,14 @@ class Answer:
     tokens: int = 0
 
     def since_sent(self) -> Arrivals:
-        """Return the number of events with text received after each number of milliseconds."""
+        """Return the number of tokens received after each number of milliseconds."""
         counts = accumulate(count for _, count in self.arrivals)
         times = (round(1000 * (at - self.sent), 3) for at, _ in self.arrivals)
         return list(zip(times, counts, strict=True))
 
     @property
     def gaps(self) -> list[float]:
-        """The seconds between consecutive events; 0 between events of the same read."""
+        """The seconds between consecutive tokens; 0 between tokens of the same read."""
         found: list[float] = []
         for (before, _), (at, count) in pairwise(self.arrivals):
             found += [at - before, *[0.0] * (count - 1)]

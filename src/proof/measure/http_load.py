@@ -1,9 +1,10 @@
-"""Callers over HTTP that do as little work as possible: they count events without parsing them."""
+"""Callers over HTTP that do as little work as possible: they parse only the last event."""
 
 import asyncio
 import itertools
 import json
 import random
+import re
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +14,9 @@ import aiohttp
 from proof.measure.figures import Answer, Load
 from proof.measure.processes import Lost
 
-# Markers of an event with text, and of the event with the usage, which is the only one that is
-# parsed.
-TEXT, USAGE = b'"content":"', b'"usage":{'
+# The ids of an event's tokens, and the marker of the event with the usage, which is the only one
+# that is parsed.
+IDS, USAGE = re.compile(rb'"token_ids": ?\[([^\]]+)'), b'"usage":{'
 LIMIT_S = 120.0
 
 
@@ -35,7 +36,11 @@ def body(model: str, prompt: str, load: Load) -> dict[str, Any]:
         "ignore_eos": True,
         "temperature": 0,
         "stream": load.stream,
-        **({"stream_options": {"include_usage": True}} if load.stream else {}),
+        **(
+            {"stream_options": {"include_usage": True}, "return_token_ids": True}
+            if load.stream
+            else {}
+        ),
     }
 
 
@@ -90,7 +95,7 @@ async def _stream(response: aiohttp.ClientResponse, answer: Answer) -> None:
     rest, last = b"", b""
     async for part in response.content.iter_any():
         *events, rest = (rest + part).split(b"\n\n")
-        if count := sum(TEXT in event for event in events):
+        if count := sum(ids.count(b",") + 1 for event in events for ids in IDS.findall(event)):
             answer.arrivals.append((time.perf_counter(), count))
         last = next((event for event in reversed(events) if USAGE in event), last)
     if last:

@@ -201,7 +201,7 @@ async def _first_token(base: str) -> float:
                     if response.status != 200:
                         raise Lost(f"{response.status}: {await response.text()}")
                     async for part in response.content.iter_any():
-                        if http_load.TEXT in part:
+                        if http_load.IDS.search(part):
                             return time.monotonic()
                     raise Lost("the first stream has no token")
             except aiohttp.ClientConnectionError:

@@ -18,8 +18,10 @@ def chat_server(requests: Counter[str], status: int = 200) -> TestServer:
         requests[body["model"]] += 1
         response = web.StreamResponse(status=status)
         await response.prepare(request)
-        for _ in range(body["max_tokens"]):
-            await response.write(b'data: {"content":"a"}\n\n')
+        # The role and the prompt, an event of one token, and one of the others.
+        await response.write(b'data: {"content":"","prompt_token_ids":[1,2]}\n\n')
+        for ids in (b"3", b",".join([b"4"] * (body["max_tokens"] - 1))):
+            await response.write(b'data: {"content":"a","token_ids":[%b]}\n\n' % ids)
         usage = {"usage": {"completion_tokens": body["max_tokens"]}}
         await response.write(f"data: {json.dumps(usage, separators=(',', ':'))}\n\n".encode())
         return response
