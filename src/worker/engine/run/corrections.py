@@ -52,12 +52,29 @@ def send_withheld_text() -> None:
         sent: list[tuple[str, bool]] = vars(parser).setdefault("sent_deltas", [])
         if delta is not None:
             sent.append((delta.content or "", bool(delta.tool_calls)))
+            if kw["finished"]:
+                _drop_invented_arguments(parser, delta)
         if kw["finished"] and (text := _withheld_text(parser, request, sent)):
             delta = delta or message_class()
             delta.content = (delta.content or "") + text
         return delta
 
     PARSE_DELTA.replace(resolve_name(PARSE_DELTA.owner), parse_delta)
+
+
+def _drop_invented_arguments(parser: Any, delta: Any) -> None:
+    """Remove the arguments "{}" that the model has not written from the last delta.
+
+    vLLM adds them if an answer is cut off in a call before its arguments, and the last delta has a
+    part of a call: of this one, which a caller might then execute, or of the one before it.
+    """
+    tool_parser = parser._tool_parser
+    calls = getattr(tool_parser, "prev_tool_call_arr", None)
+    if delta.tool_calls and calls and "arguments" not in calls[-1]:
+        function = delta.tool_calls[-1].function
+        added = tool_parser.get_remaining_unstreamed_args()
+        if function and function.arguments:
+            function.arguments = function.arguments.removesuffix(added)
 
 
 def _withheld_text(parser: Any, request: Any, sent: list[tuple[str, bool]]) -> str:
