@@ -14,7 +14,8 @@ to it; vLLM's server gets requests.
 Pace is the tokens per second of a stream, relative to the nominal pace of the core. If a front
 keeps it, its callers wait only for the GPU. At 64 streams of 500 tokens/s no front keeps it: this
 is the ceiling. The prompts have 2,000 tokens, most of them in common, and those of short requests
-100. After each load, the streams are cancelled. A round takes about 10 minutes.
+100. For raw loads, the worker gets raw jobs, and the others chats. After each load, the streams are
+cancelled. A round takes about 10 minutes.
 """
 
 import argparse

@@ -14,6 +14,9 @@ from proof.measure.figures import Answer, percentile
 class Link(Protocol):
     """The connections between the callers and a side."""
 
+    def content(self, order: Order) -> str:
+        """Return the content of each request, with a placeholder."""
+
     def send(self, number: int, body: bytes) -> None: ...
 
     def stop(self, numbers: Sequence[int]) -> None:
@@ -33,9 +36,11 @@ class Callers:
         self.next_number = number
         self.posts = 0
         self._load = order.load
-        self._body = order.body.encode().split(NUMBER.encode())
+        self._body = link.content(order).encode().split(NUMBER.encode())
         self._link = link
-        self._usage = re.compile(rb'completion_tokens\\?": ?%d\b' % order.load.tokens)
+        # The keys of a chat's usage and of a raw job's.
+        keys = rb'(?:completion_tokens\\?"|"output")'
+        self._usage = re.compile(rb"%b: ?%d\b" % (keys, order.load.tokens))
         self._running: dict[int, Answer] = {}
         self._answers: list[Answer] = []
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -7,6 +7,7 @@ from typing import cast
 import httptools
 
 from gpu_load.callers import Callers
+from gpu_load.loads import Order
 
 REQUEST = (
     b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -24,6 +25,9 @@ class Clients:
         self._free: list[ServerConnection] = []
         self._all: list[ServerConnection] = []
         self._connecting: set[asyncio.Task[None]] = set()
+
+    def content(self, order: Order) -> str:
+        return order.body
 
     def send(self, number: int, body: bytes) -> None:
         if self._free:

@@ -80,7 +80,7 @@ class ScriptedExecutor(UniProcExecutor):  # type: ignore[misc]  # Any
     def _add_request(self, request: Any) -> None:
         params = request.sampling_params
         options = params.extra_args or {}
-        self._pace = options.get("pace", DEFAULT_PACE)
+        self._pace = options.get("pace", params.seed or DEFAULT_PACE)
         calls_tool = bool(options.get("tool"))
         script = self._scripts.write(next(self._numbers), params.max_tokens, calls_tool=calls_tool)
         self._requests[request.req_id] = len(request.prompt_token_ids), script

@@ -33,6 +33,7 @@ class Load:
         tokens: Exact number of tokens of each answer.
         stream: Whether the answers are streamed. Those that aren't start and end together.
         calls_tool: Whether the requests have tools, and the answers call one.
+        raw: Whether the worker gets raw jobs, with each token's text, instead of chats.
         common_tokens: Number of tokens that all prompts have in common.
         window_s: Seconds in which the load is measured, after all callers have started.
     """
@@ -42,6 +43,7 @@ class Load:
     tokens: int = 100
     stream: bool = True
     calls_tool: bool = False
+    raw: bool = False
     common_tokens: int = 1900
     window_s: float = 10.0
 
@@ -71,6 +73,8 @@ LOADS = {
     },
     "64 with tools at 50/s": Load(64, 50, tokens=200, calls_tool=True),
     "256 with tools at 50/s": Load(256, 50, tokens=500, calls_tool=True),
+    "64 raw at 50/s": Load(64, 50, tokens=200, raw=True),
+    "256 raw at 50/s": Load(256, 50, tokens=500, raw=True),
     "64 whole at 50/s": Load(64, 50, stream=False),
     # A small model on a fast GPU: the fronts have more to do with requests than with tokens.
     "64 short at 270/s": Load(64, 270, tokens=64, common_tokens=20),
@@ -83,10 +87,14 @@ WARM_UP = Load(16, 50, tokens=50, window_s=5.0)
 
 @dataclass(frozen=True)
 class Order:
-    """An order for the callers: a load, and the body of its requests with a placeholder."""
+    """An order for the callers: a load, and the body of its requests with a placeholder.
+
+    ``job`` is the input of the worker's jobs.
+    """
 
     load: Load
     body: str
+    job: str
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -94,7 +102,7 @@ class Order:
     @staticmethod
     def from_json(text: str) -> "Order":
         values = json.loads(text)
-        return Order(Load(**values["load"]), values["body"])
+        return Order(Load(**values["load"]), values["body"], values["job"])
 
 
 def make_order(load: Load, name: str, model: Path) -> Order:
@@ -119,4 +127,10 @@ def make_order(load: Load, name: str, model: Path) -> Order:
         **({"stream_options": {"include_usage": True}} if load.stream else {}),
         **({"tools": TOOLS} if load.calls_tool else {}),
     }
-    return Order(load, json.dumps(body))
+    job: dict[str, Any] = {"openai_route": "/v1/chat/completions", "openai_input": body}
+    if load.raw:
+        params = {key: body[key] for key in ("max_tokens", "ignore_eos", "temperature")}
+        # A raw job has no custom arguments: the core reads the pace from its seed.
+        params["seed"] = load.pace
+        job = {"messages": body["messages"], "sampling_params": params, "stream": load.stream}
+    return Order(load, json.dumps(body), json.dumps(job))

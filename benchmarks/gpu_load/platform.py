@@ -8,8 +8,9 @@ from typing import cast
 import httptools
 
 from gpu_load.callers import Callers
+from gpu_load.loads import Order
 
-JOB = b'{"id": "%d", "input": {"openai_route": "/v1/chat/completions", "openai_input": %b}}'
+JOB = b'{"id": "%d", "input": %b}'
 RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
 
 
@@ -23,6 +24,9 @@ class Platform:
         self._poll: tuple[WorkerConnection, int] | None = None
         self._stops: list[int] = []
         self._stop_poll: WorkerConnection | None = None
+
+    def content(self, order: Order) -> str:
+        return order.job
 
     def send(self, number: int, body: bytes) -> None:
         self._jobs.append(JOB % (number, body))
@@ -49,8 +53,11 @@ class Platform:
             connection.respond(b"{}")
         if route == b"job-stream":
             self.callers.posts += 1
-            # In addition to the words', there is a space in each event and in the post itself.
-            words = body.count(b" ") - body.count(b"data: ") - 1
+            if b'"tokens"' in body:  # a raw job's, in which each word is a string
+                words = body.count(b'" ')
+            else:
+                # In addition to the words', there is a space in each event and in the post itself.
+                words = body.count(b" ") - body.count(b"data: ") - 1
             self.callers.receive(int(job[0]), words, body)
         elif route == b"job-done":
             self.callers.posts += 1
