@@ -134,8 +134,8 @@ ANSWER_ROWS = (
         "DEFAULT_BATCH_MAX_DELAY_MS",
         STREAMS,
         "Maximum delay (ms)",
-        "Milliseconds after which waiting tokens are sent even if their chunk is not full; `0`: no "
-        "limit.",
+        "Milliseconds after the previous chunk until waiting tokens are sent even if their chunk "
+        "is not full; `0`: no limit.",
         form=True,
     ),
     Row(
@@ -143,6 +143,13 @@ ANSWER_ROWS = (
         STREAMS,
         "Tokens per output",
         "Tokens in one output of the engine; chunks consist of such outputs.",
+    ),
+    Row(
+        "STREAM_EVENTS",
+        STREAMS,
+        "Tokens per event",
+        "`chunk`: an event of an OpenAI stream has the tokens of a chunk; `token`: one token, "
+        "which takes more CPU time.",
     ),
     Row(
         "RAW_OPENAI_OUTPUT",

@@ -13,7 +13,14 @@ from typing import Any
 
 from worker import dialects
 from worker.bridge import Stream, call_at_task_end
-from worker.chunking import RESULT_LIMIT_BYTES, YIELD_LIMIT_BYTES, Chunker, Piece
+from worker.chunking import (
+    RESULT_LIMIT_BYTES,
+    YIELD_LIMIT_BYTES,
+    Chunker,
+    Piece,
+    Schedule,
+    schedule,
+)
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
 from worker.files import Files
@@ -237,16 +244,16 @@ class Worker:
         self, job: Job, reply: Answer[Any], record: JobRecord
     ) -> AsyncGenerator[Any, None]:
         """Yield a response in chunks."""
-        with self._open_stream(reply, record) as read:
-            chunker: Chunker[Any] = Chunker(reply.policy or chunk_policy(job, self._settings))
-            wait: float | None = None
+        policy = reply.policy or chunk_policy(job, self._settings)
+        plan = Schedule(policy, merges=reply.merges_outputs)
+        with self._open_stream(reply, record, plan) as read:
+            chunker: Chunker[Any] = Chunker(policy)
             failure: WorkerError | None = None
             try:
-                while (pieces := await read(wait, chunker.missing_piece_count)) is not None:
+                while (pieces := await read(wait=not chunker.is_due)) is not None:
                     chunker.add(self._refuse_large_pieces(pieces))
-                    if chunk := chunker.take_due_chunk(time.monotonic()):
+                    if chunk := chunker.take_due_chunk():
                         yield reply.render(chunk)
-                    wait = chunker.seconds_until_due(time.monotonic())
             except WorkerError as error:
                 failure = error
             # Send the remaining pieces, also if a failure follows.
@@ -296,8 +303,12 @@ class Worker:
         return reply.add_receipt(yields, self._resources.receipts.create(record))
 
     @contextlib.contextmanager
-    def _open_stream(self, reply: Answer[Any], record: JobRecord) -> Iterator[ReadPieces]:
+    def _open_stream(
+        self, reply: Answer[Any], record: JobRecord, plan: Schedule | None = None
+    ) -> Iterator[ReadPieces]:
         """Yield a function that reads a response; cancel the response when the block or task ends.
+
+        The engine's outputs are read by a schedule, or without one immediately.
 
         Raises:
             EngineBusy: The worker has its maximum number of such responses.
@@ -308,10 +319,12 @@ class Worker:
             if reply.slot is Slot.ENGINE:
                 self._resources.window.note_other_request()
             engine_use.set(record.use)
+            if plan is not None:
+                schedule.set(plan)
             return reply.pieces()
 
-        async def read(timeout_s: float | None = None, count: int = 1) -> list[Piece[Any]] | None:
-            pieces = await stream.read(timeout_s, count)
+        async def read(*, wait: bool = True) -> list[Piece[Any]] | None:
+            pieces = await stream.read(wait=wait)
             if pieces and record.first_piece_at is None:
                 record.first_piece_at = pieces[0].produced_at
             return pieces
@@ -362,7 +375,7 @@ def _has_list(value: Any) -> bool:
 
 def _take_chunks(chunker: Chunker[Any]) -> Iterator[list[Any]]:
     """Yield chunks of the remaining pieces."""
-    while chunk := chunker.take_chunk(time.monotonic()):
+    while chunk := chunker.take_chunk():
         yield chunk
 
 

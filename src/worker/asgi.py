@@ -56,7 +56,7 @@ class ResponseHead:
 class _AppCall:
     """The ``receive`` and ``send`` callables of one call of the app."""
 
-    def __init__(self, body: bytes, take_part: Callable[[bytes], bool]) -> None:
+    def __init__(self, body: bytes, take_part: Callable[[bytes, bool], bool]) -> None:
         self._take_part = take_part
         self._requests: list[Message] = [
             {"type": "http.request", "body": body, "more_body": False},
@@ -74,9 +74,10 @@ class _AppCall:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.parts.put_nowait(_to_response_head(message))
-        elif (part := bytes(message.get("body", b""))) and not (
+        elif (part := bytes(message.get("body", b""))) and not self._take_part(
             # While an earlier part waits, this one waits, too.
-            self.parts.empty() and self._take_part(part)
+            part,
+            self.parts.empty(),
         ):
             self.parts.put_nowait(part)
 
@@ -88,7 +89,7 @@ class _AppCall:
             task.exception()
 
 
-def take_no_part(_: bytes) -> bool:
+def take_no_part(_: bytes, __: bool) -> bool:
     """Take no part of a body, so that ``call_app`` yields all parts."""
     return False
 
@@ -97,7 +98,7 @@ async def call_app(
     app: ASGIApp,
     request: Request,
     state: dict[str, Any] | None = None,
-    take_part: Callable[[bytes], bool] = take_no_part,
+    take_part: Callable[[bytes, bool], bool] = take_no_part,
 ) -> AsyncGenerator[ResponseHead | bytes, None]:
     """Yield the head of the app's response, then the parts of its body.
 
@@ -108,9 +109,10 @@ async def call_app(
         app: The ASGI app, which runs on this event loop.
         request: The request; it can be used for several calls.
         state: Dictionary in which the app stores data about this call, for the caller to read.
-        take_part: Function that may take a part of the body, so that it is not yielded. It is
-            called by the app when all earlier parts have been taken or yielded, and saves the
-            switch to the caller's task. It must not raise an exception.
+        take_part: Function that is called by the app with each part of the body, and with whether
+            all earlier parts have been taken or yielded. Only then it may take the part, so that
+            it is not yielded, which saves the switch to the caller's task. It must not raise an
+            exception.
 
     Raises:
         Exception: Any exception of the app.

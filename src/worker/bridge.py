@@ -17,8 +17,8 @@ pass_item: ContextVar[Callable[[Any], None]] = ContextVar("pass_item")
 class Stream(Generic[T]):
     """A stream of items that are produced on one event loop and read on another.
 
-    A task on the engine's loop iterates the source. It wakes the reader's loop once for a number of
-    items: waking another thread costs more than an item.
+    A task on the engine's loop iterates the source. It wakes the reader's loop once for all items
+    that have arrived: waking another thread costs more than an item.
     """
 
     def __init__(
@@ -29,7 +29,6 @@ class Stream(Generic[T]):
         self._engine_loop = engine_loop
         self._reader_loop = asyncio.get_running_loop()
         self._items: deque[T] = deque()
-        self._min_items = 1
         self._items_arrived = asyncio.Event()
         self._signalled = False
         self._ended = False
@@ -38,20 +37,16 @@ class Stream(Generic[T]):
         self._cancelled = False
         engine_loop.call_soon_threadsafe(self._start_pump)
 
-    async def read(self, timeout_s: float | None = None, min_items: int = 1) -> list[T] | None:
+    async def read(self, *, wait: bool = True) -> list[T] | None:
         """Return the items that have arrived, possibly none; return None at the end.
 
-        Args:
-            timeout_s: Seconds to wait at most; None to wait for ``min_items`` or the end.
-            min_items: Number of items to wait for.
+        ``wait`` is whether to wait for an item or the end.
 
         Raises:
             Exception: Any exception of the source, after all its items were returned.
         """
-        # Set before counting the items, so that an item that arrives in between sends a signal.
-        self._min_items = min_items
-        if len(self._items) < min_items and not self._ended:
-            await self._wait_for_items(timeout_s)
+        if wait and not self._items and not self._ended:
+            await self._items_arrived.wait()
         self._items_arrived.clear()
         # Clear before taking the items, so that an item that arrives in between sends a signal.
         self._signalled = False
@@ -62,17 +57,6 @@ class Stream(Generic[T]):
         if self._error is not None:
             raise self._error
         return None
-
-    async def _wait_for_items(self, timeout_s: float | None) -> None:
-        if timeout_s is None:
-            await self._items_arrived.wait()
-            return
-        # ``asyncio.timeout`` would cancel the task, which costs several times as much.
-        timer = self._reader_loop.call_later(timeout_s, self._items_arrived.set)
-        try:
-            await self._items_arrived.wait()
-        finally:
-            timer.cancel()
 
     def cancel(self) -> None:
         """Close the source, from any thread; does nothing after the source has ended."""
@@ -108,8 +92,7 @@ class Stream(Generic[T]):
 
     def _add_item(self, item: T) -> None:
         self._items.append(item)
-        if len(self._items) >= self._min_items:
-            self._wake_reader()
+        self._wake_reader()
 
     def _on_pump_done(self, pump: asyncio.Task[None]) -> None:
         if not pump.cancelled():

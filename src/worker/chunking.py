@@ -1,10 +1,17 @@
-"""Gathers the pieces of an answer into chunks, one per yield. Does no I/O and reads no clock."""
+"""Gathers the outputs of a stream into chunks, one per yield.
 
-import math
+On the engine's loop, a ``Schedule`` decides when a stream's outputs are read, so that all outputs
+that have arrived by then can become one. On the loop of the jobs, a ``Chunker`` makes yields of the
+pieces of an answer. A stream without a schedule is read immediately.
+"""
+
+import asyncio
 import time
 from collections import deque
+from collections.abc import Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -24,7 +31,7 @@ class Piece(Generic[T]):
 
     Attributes:
         value: The content.
-        weight: Number of tokens or events.
+        weight: Number of tokens.
         size: Size in bytes of JSON.
         produced_at: Time at which the engine produced the piece, in seconds (``time.monotonic``).
     """
@@ -49,7 +56,17 @@ class ChunkPolicy:
     max_delay: float
 
     @property
-    def grows(self) -> bool:
+    def first_size(self) -> float:
+        return self.smallest if self._grows else self.largest
+
+    def next_size(self, size: float) -> float:
+        """Return the weight of the chunk after one of this weight."""
+        if not self._grows or size >= self.largest:
+            return size
+        return min(size * self.growth, self.largest)
+
+    @property
+    def _grows(self) -> bool:
         return self.growth > 1 and self.smallest >= 1 and self.largest > self.smallest
 
 
@@ -57,66 +74,151 @@ class ChunkPolicy:
 ONE_BY_ONE = ChunkPolicy(largest=1, smallest=1, growth=1, max_delay=0)
 
 
+class OutputQueue(Protocol):
+    """The outputs of one request of a stream."""
+
+    def make_due(self) -> None:
+        """Wake the reader, which takes all outputs that wait."""
+
+
+class Schedule:
+    """Decides when the outputs of a stream are due for its reader. Use on the engine's loop.
+
+    The outputs are due when their tokens fill the next chunk, or when the maximum delay of the
+    policy has passed since the previous chunk: so an output waits for at most the delay, and a
+    stream slower than the delay never waits. A stream has a queue for each of its requests, such as
+    several prompts, and one schedule.
+
+    Args:
+        policy: Sizes of the chunks, in tokens, and the maximum delay.
+        merges: Whether outputs that are read together become one output, so that the reader
+            makes one event of them.
+
+    Attributes:
+        separates_end: Whether the last output is not merged with others.
+    """
+
+    def __init__(self, policy: ChunkPolicy, *, merges: bool) -> None:
+        self.policy = policy
+        self.merges = merges
+        self.separates_end = False
+        self._size = policy.first_size
+        self._tokens = 0
+        self._queues: list[OutputQueue] = []
+        # Time of the loop at which the last chunk became due; None before the first one.
+        self._last_due: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # For each choice of the outputs that were read, its queue and its tokens: the weights of
+        # the events that the reader makes next.
+        self._read: deque[tuple[OutputQueue, int]] = deque()
+        self._was_read = False
+
+    def add(self, queue: OutputQueue, tokens: int) -> None:
+        """Count tokens that wait in a queue for the next chunk."""
+        self._tokens += tokens
+        if queue not in self._queues:
+            self._queues.append(queue)
+        if self._tokens >= self._size:
+            self.start_next_chunk()
+        elif self.policy.max_delay and self._timer is None:
+            loop = asyncio.get_running_loop()
+            began = loop.time() if self._last_due is None else self._last_due
+            deadline = began + self.policy.max_delay
+            self._timer = loop.call_at(deadline, self.start_next_chunk)
+
+    def remove(self, queue: OutputQueue) -> None:
+        """Wait no longer for a request that has ended; its tokens stay part of the next chunk."""
+        if queue in self._queues:
+            self._queues.remove(queue)
+            if not self._queues:
+                self._stop_timer()
+
+    def has_space(self, tokens: int) -> bool:
+        """Return whether the next chunk, with these tokens, has at most its largest size."""
+        return not self._tokens or self._tokens + tokens <= self.policy.largest
+
+    def start_next_chunk(self) -> None:
+        """Make all waiting outputs due; tokens that arrive later are counted for another chunk."""
+        self._stop_timer()
+        self._last_due = asyncio.get_running_loop().time()
+        self._tokens = 0
+        self._size = self.policy.next_size(self._size)
+        queues, self._queues = self._queues, []
+        for queue in queues:
+            queue.make_due()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def note_read(self, queue: OutputQueue, weights: Sequence[int]) -> None:
+        """Record the tokens of each choice of an output that is read.
+
+        By then, the reader has made all events of the queue's previous output. If a choice got no
+        event, because a parser needs more text, its tokens are counted for the next event.
+        """
+        self._was_read = True
+        first, *others = weights or (0,)
+        if self._read:
+            first += sum(tokens for owner, tokens in self._read if owner is queue)
+            self._read = deque(entry for entry in self._read if entry[0] is not queue)
+        self._read.append((queue, first))
+        self._read.extend((queue, tokens) for tokens in others)
+
+    def take_event_weight(self) -> int:
+        """Return the tokens of the next event that has a part of the answer.
+
+        Returns 1 for each event if the stream has no queue.
+        """
+        if not self._was_read:
+            return 1
+        return self._read.popleft()[1] if self._read else 0
+
+
+# The schedule of the stream whose source runs in this context.
+schedule: ContextVar[Schedule] = ContextVar("schedule")
+
+
 class Chunker(Generic[T]):
-    """Gathers the pieces of one stream into chunks, according to a policy."""
+    """Gathers the pieces of one stream into chunks, according to a policy.
+
+    With a maximum delay, all pieces that have arrived are due: the stream's schedule has made them
+    wait. Without one, chunks have exactly their sizes, also if many pieces arrive together.
+    """
 
     def __init__(self, policy: ChunkPolicy) -> None:
         self._policy = policy
-        self._target: float = policy.smallest if policy.grows else policy.largest
+        self._size = policy.first_size
         self._waiting: deque[Piece[T]] = deque()
         self._weight = 0
-        self._size = 0
+        self._bytes = 0
 
     def add(self, pieces: list[Piece[T]]) -> None:
         self._waiting.extend(pieces)
         self._weight += sum(piece.weight for piece in pieces)
-        self._size += sum(piece.size for piece in pieces)
-
-    def take_due_chunk(self, now: float) -> list[T]:
-        """Return the next chunk that is due at ``now`` (``time.monotonic``), or an empty list."""
-        return self.take_chunk(now) if self._is_full or now >= self._deadline else []
-
-    def seconds_until_due(self, now: float) -> float | None:
-        """Return the seconds until a chunk is due without further pieces; None if never."""
-        if self._is_full:
-            return 0.0
-        return None if self._deadline == math.inf else max(0.0, self._deadline - now)
+        self._bytes += sum(piece.size for piece in pieces)
 
     @property
-    def missing_piece_count(self) -> int:
-        """Pieces of weight 1 that complete the next chunk; 1 if no deadline limits the wait."""
-        if self._deadline == math.inf:
-            return 1
-        return max(1, math.ceil(self._target - self._weight))
+    def is_due(self) -> bool:
+        """Whether the next chunk is complete."""
+        is_full = self._weight > 0 if self._policy.max_delay else self._weight >= self._size
+        return is_full or self._bytes > PIECES_LIMIT_BYTES
 
-    def take_chunk(self, now: float) -> list[T]:
-        """Return the next chunk, full or not, or an empty list; for a stream's end."""
-        return self._pop_chunk(self._weight_limit(now))
+    def take_due_chunk(self) -> list[T]:
+        """Return the next chunk, or an empty list if it is not due."""
+        return self.take_chunk() if self.is_due else []
 
-    def _weight_limit(self, now: float) -> float:
-        """Return the next chunk's maximum weight; it is ``largest`` if a piece waited too long."""
-        return self._policy.largest if now >= self._deadline else self._target
-
-    @property
-    def _is_full(self) -> bool:
-        return self._weight >= self._target or self._size > PIECES_LIMIT_BYTES
-
-    @property
-    def _deadline(self) -> float:
-        """Time at which the oldest waiting piece will have waited for ``max_delay``."""
-        if not self._waiting or not self._policy.max_delay:
-            return math.inf
-        return self._waiting[0].produced_at + self._policy.max_delay
-
-    def _pop_chunk(self, limit: float) -> list[T]:
-        """Remove and return pieces up to a weight and the size limit; at least the first one."""
+    def take_chunk(self) -> list[T]:
+        """Return the next chunk, due or not, or an empty list; for a stream's end."""
+        limit = self._policy.largest if self._policy.max_delay else self._size
         chunk: list[T] = []
         weight = size = 0
-        fits = self._weight <= limit and self._size <= PIECES_LIMIT_BYTES
+        fits = self._weight <= limit and self._bytes <= PIECES_LIMIT_BYTES
         # A piece without weight does not go into a chunk that is full without it.
         if fits and self._waiting and self._waiting[-1].weight > 0:
             chunk = [piece.value for piece in self._waiting]
-            weight, size = self._weight, self._size
+            weight, size = self._weight, self._bytes
             self._waiting.clear()
         while self._waiting and weight < limit:
             piece = self._waiting[0]
@@ -128,7 +230,7 @@ class Chunker(Generic[T]):
             weight += piece.weight
             size += piece.size
         self._weight -= weight
-        self._size -= size
-        if self._policy.grows and chunk and self._target < self._policy.largest:
-            self._target = min(self._target * self._policy.growth, self._policy.largest)
+        self._bytes -= size
+        if chunk:
+            self._size = self._policy.next_size(self._size)
         return chunk

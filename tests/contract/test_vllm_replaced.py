@@ -51,7 +51,7 @@ from vllm.v1.engine import logprobs as engine_logprobs
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.core_client import AsyncMPClient, DPAsyncMPClient
 from vllm.v1.engine.input_processor import InputProcessor
-from vllm.v1.engine.output_processor import OutputProcessor
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 from vllm.v1.metrics import loggers, prometheus
 from vllm.v1.metrics.stats import RequestStateStats
 from vllm.v1.sample.ops.logprobs import batched_count_greater_than
@@ -129,6 +129,26 @@ def test_a_request_for_many_choices_sends_a_request_of_each_to_the_core() -> Non
     # A choice has the caller's id, and its state exists before the choice is sent.
     assert "external_req_id" in EngineCoreRequest.__struct_fields__
     assert source.index("self.output_processor.add_request(") < source.index(".add_request_async(")
+
+
+# The collector of outputs, which worker/engine/run/requests/due_outputs.py replaces:
+
+
+def test_a_client_collects_each_requests_outputs_and_reads_them_until_the_last() -> None:
+    """Otherwise the outputs of a stream become due without a reader, or are read one by one."""
+    source = inspect.getsource(AsyncLLM)
+    assert "RequestOutputCollector(params.output_kind, request.request_id)" in source
+    generate = inspect.getsource(AsyncLLM.generate)
+    assert "out = q.get_nowait() or await q.get()" in generate
+    assert "finished = out.finished" in generate
+    assert "q.close()" in generate
+    assert not re.findall(r"\bq\.(?!get_nowait|get\b|close|request_id)\w+", generate)
+    processor = inspect.getsource(OutputProcessor)
+    assert {*re.findall(r"\bqueue\.(\w+)\(", processor)} == {"put"}
+    # vLLM merges the outputs of a stream that wait, as ``DueOutputs`` does.
+    assert "self.output.add(output, aggregate=self.aggregate)" in inspect.getsource(
+        RequestOutputCollector
+    )
 
 
 # The dict of unfinished requests, which worker/engine/run/requests/gpu_time.py replaces:

@@ -260,13 +260,23 @@ async def test_a_chat_completion_has_the_answer_that_the_model_learned(
         assert end == "[DONE]"
 
 
-async def test_each_chunk_has_whole_events_and_their_number_grows(ask: Ask) -> None:
-    # Enough tokens for four chunks, even if vLLM merges outputs that are not read immediately.
-    body = {"messages": QUESTION, "stream": True, "max_tokens": 500, "ignore_eos": True}
-    chunks = await ask(openai_route=CHAT, openai_input=body)
+@pytest.mark.parametrize(("per", "events"), [("chunk", [1, 1, 1, 1]), ("token", [1, 3, 9, 27])])
+async def test_each_chunk_has_whole_events_and_their_tokens_grow(
+    ask: Ask, per: str, events: list[int]
+) -> None:
+    body = {"messages": QUESTION, "stream": True, "max_tokens": 50, "ignore_eos": True}
+    body["return_token_ids"] = True
+    chunks = await ask(openai_route=CHAT, openai_input=body, stream_events=per)
     assert all(chunk.endswith("\n\n") for chunk in chunks)
+    choices = [
+        [event["choices"][0] for event in events_in(chunk) if event != "[DONE]"]
+        for chunk in chunks[:4]
+    ]
     # The first chunk also contains the event that opens the choice and has no text.
-    assert [chunk.count("data: ") for chunk in chunks[:4]] == [1 + 1, 3, 9, 27]
+    assert "role" in choices[0].pop(0)["delta"]
+    assert [len(chunk) for chunk in choices] == events
+    tokens = [sum(len(choice["token_ids"]) for choice in chunk) for chunk in choices]
+    assert tokens == [1, 3, 9, 27]
 
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}}

@@ -113,35 +113,18 @@ async def test_a_reader_is_woken_again_for_every_later_item(engine_loop: Loop) -
             assert await stream.read() == [number]
 
 
-async def test_a_read_that_times_out_returns_an_empty_list(engine_loop: Loop) -> None:
+async def test_a_read_that_does_not_wait_returns_the_items_that_have_arrived(
+    engine_loop: Loop,
+) -> None:
     stream = Stream(Source(), engine_loop)
     assert await stream.read() == [0]
-    assert await stream.read(timeout_s=0.01) == []
-    assert await stream.read(timeout_s=0) == []
+    assert await stream.read(wait=False) == []
 
 
-async def test_a_read_waits_for_min_items_or_until_its_timeout(engine_loop: Loop) -> None:
-    waits, go_on = threading.Event(), threading.Event()
-
-    async def source() -> AsyncGenerator[int, None]:
-        yield 0
-        yield 1
-        waits.set()
-        await asyncio.to_thread(go_on.wait, HUNG_S)
-        yield 2
-        yield 3
-
-    stream = Stream(source, engine_loop)
-    assert await asyncio.to_thread(waits.wait, HUNG_S)
-    assert await stream.read(0.05, min_items=3) == [0, 1]
-    asyncio.get_running_loop().call_later(0.01, go_on.set)
-    assert await stream.read(HUNG_S, min_items=2) == [2, 3]
-
-
-async def test_a_read_that_waits_for_more_items_returns_at_the_end(engine_loop: Loop) -> None:
+async def test_every_read_after_the_end_returns_none(engine_loop: Loop) -> None:
     stream = Stream(finite_source(2, 0.01), engine_loop)
-    assert await stream.read(HUNG_S, min_items=3) == [0, 1]
-    assert [await stream.read(5, min_items=3), await stream.read()] == [None, None]
+    assert await read_all(stream) == [0, 1]
+    assert [await stream.read(), await stream.read(wait=False)] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -211,7 +194,7 @@ async def test_cancelling_after_the_engines_loop_is_closed_is_harmless() -> None
     stream = Stream(finite_source(1), engine_loop)
     engine_loop.close()
     stream.cancel()
-    assert await stream.read(timeout_s=0) == []
+    assert await stream.read(wait=False) == []
 
 
 # Failing:
@@ -235,7 +218,7 @@ async def test_a_failed_stream_returns_its_waiting_items_then_raises_its_first_e
 async def test_a_failure_wakes_a_waiting_reader(engine_loop: Loop) -> None:
     source = Source(0)
     stream = Stream(source, engine_loop)
-    reading = asyncio.create_task(stream.read(None, 50))
+    reading = asyncio.create_task(stream.read())
     await wait_until_exhausted(source)
     await asyncio.to_thread(stream.fail, ShuttingDown())
     async with asyncio.timeout(HUNG_S):

@@ -185,7 +185,7 @@ class Engine(BaseModelHandle, Protocol):
         request_id: str,
         usage: Usage | None = None,
         shape: BodyShape = EMPTY_SHAPE,
-        take_part: Callable[[bytes], bool] = take_no_part,
+        take_part: Callable[[bytes, bool], bool] = take_no_part,
     ) -> AsyncGenerator[ResponseHead | bytes, None]:
         """Call vLLM's server; yield one response head, then the body in parts.
 

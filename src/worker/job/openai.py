@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 from urllib.parse import parse_qsl, unquote
 
 from pydantic import TypeAdapter, ValidationError, model_validator
@@ -32,6 +32,8 @@ class OpenAIJob(Job):
     # None if the sender omits the method, as the gateway does: then derived from the body.
     method: str | None = None
     body: dict[str, Any] | None = None
+    # Whether each event of a stream has a chunk or a token; None selects STREAM_EVENTS.
+    stream_events: Literal["chunk", "token"] | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -44,6 +44,7 @@ class Answer(Generic[T]):
             receipt, or without one (None). It is called if the job requests a receipt. None if a
             yield is an object, to which the receipt is added.
         policy: Policy for chunking, which overrides the job's chunk keys; None if the keys apply.
+        merges_outputs: Whether the engine's outputs that a chunk has become one piece.
         slot: The slot that the answer needs; None for long work, and for answers to probes.
         progress: Progress that is updated while the pieces are iterated; None to report none.
         usage: The token counts so far, which are updated while the pieces are iterated.
@@ -55,6 +56,7 @@ class Answer(Generic[T]):
     render_error: Callable[[dict[str, Any]], Any] | None = None
     render_receipt: Callable[[dict[str, Any] | None], Any] | None = None
     policy: ChunkPolicy | None = None
+    merges_outputs: bool = False
     slot: Slot | None = Slot.ENGINE
     progress: Progress | None = None
     usage: Usage = field(default_factory=Usage)

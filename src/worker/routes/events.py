@@ -12,7 +12,8 @@ from worker.json_lines import escape_line_breaks
 
 DATA_PREFIX = "data: "
 DONE_EVENT = "data: [DONE]\n\n"
-SEPARATOR = b"\n\n"
+EVENT_END = "\n\n"
+SEPARATOR = EVENT_END.encode()
 # Prefixes of events with an error: on the routes for completions and chats, and on all others.
 ERROR_PREFIXES = ('data: {"error"', "event: error\n")
 # Prefixes of events that only announce content. After such events, vLLM may refuse the request.
@@ -87,12 +88,12 @@ class EventSplitter:
         return None if event.startswith(LAST_PREFIXES) else event
 
 
-def event_weight(event: str) -> int:
-    """Return an event's weight in a chunk: 1, or 0 if it has no part of the answer.
+def has_content(event: str) -> bool:
+    """Return whether an event has a part of the answer; others weigh nothing in a chunk.
 
     If a chunk could consist of such an event alone, the first token would wait for the next chunk.
     """
-    return 0 if event.startswith(ANNOUNCEMENT_PREFIXES) or ROLE_DELTA in event else 1
+    return not event.startswith(ANNOUNCEMENT_PREFIXES) and ROLE_DELTA not in event
 
 
 def decode_event_data(events: list[str]) -> list[Any]:

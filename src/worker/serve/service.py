@@ -62,6 +62,15 @@ ANTHROPIC_HEADER = "anthropic-version"
 METRICS_TYPE = "text/plain; version=0.0.4"
 # Maximum seconds for the running parts of long work to finish at shutdown.
 STOP_S = 5.0
+# Keys of the jobs, without growth: only the platform's queue needs few and large chunks. The first
+# token is sent immediately, and then each event, up to 50 a second: a reader does not see shorter
+# gaps, and each event takes time of all requests.
+CHUNK_KEYS = {
+    "min_batch_size": 1,
+    "max_batch_size": 50,
+    "batch_size_growth_factor": 50,
+    "max_batch_delay_ms": 20,
+}
 
 _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
@@ -212,8 +221,7 @@ class WorkerApp:
         if method in WRITE_METHODS and route:
             content = await self._bodies.read(request)
             body = parse_body(content, request.headers.get("content-type", ""))
-        # Send each event immediately: growing chunks are for the platform's queue.
-        job = {"route": job_route, "method": method, "body": body, "max_batch_size": 1}
+        job = {"route": job_route, "method": method, "body": body, **CHUNK_KEYS}
         return job | ({"receipt": True} if request.headers.get(RECEIPT_HEADER) == "1" else {})
 
     async def _send_job_answer(

@@ -97,6 +97,8 @@ Directory = Annotated[str, AfterValidator(_validate_relative_path)]
 DirectoryList = Annotated[tuple[Directory, ...], BeforeValidator(_parse_items)]
 # How adapters are trained: next to the running engine, while it is suspended, or not at all.
 FineTuneMode = Annotated[Literal["beside", "exclusive", "off"], BeforeValidator(_lowercase)]
+# Whether each event of a stream has the tokens of a chunk, or one token.
+StreamEvents = Annotated[Literal["chunk", "token"], BeforeValidator(_lowercase)]
 Concurrency = Annotated[PositiveInt | Literal["auto"], WrapValidator(_parse_concurrency)]
 
 
@@ -176,6 +178,7 @@ class Settings(BaseModel):
     default_batch_max_delay_ms: NonNegativeFloat = 100
     default_max_tokens: PositiveInt = 16
     max_output_tokens: PositiveInt | None = None
+    stream_events: StreamEvents = "chunk"
     raw_openai_output: Boolean = True
     stream_whole_answers: Boolean = False
     strict_requests: Boolean = False

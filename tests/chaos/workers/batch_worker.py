@@ -41,7 +41,7 @@ class RecordingEngine(ScriptedEngine):
         request_id: str,
         usage: Usage | None = None,
         shape: BodyShape = EMPTY_SHAPE,
-        take_part: Callable[[bytes], bool] = asgi.take_no_part,
+        take_part: Callable[[bytes, bool], bool] = asgi.take_no_part,
     ) -> AsyncGenerator[asgi.ResponseHead | bytes, None]:
         async for part in super().call(path, body, request_id, usage, shape, take_part):
             yield part

@@ -161,7 +161,7 @@ class ScriptedEngine:
         request_id: str,
         usage: Usage | None = None,
         shape: BodyShape = EMPTY_SHAPE,
-        take_part: Callable[[bytes], bool] = asgi.take_no_part,
+        take_part: Callable[[bytes, bool], bool] = asgi.take_no_part,
     ) -> AsyncGenerator[asgi.ResponseHead | bytes, None]:
         data = b"" if body is None else json.dumps(body).encode()
         method = "GET" if body is None else "POST"

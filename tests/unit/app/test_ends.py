@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from starlette.types import Message
-from support.engine.answers import Consumer, PromptScriptsEngine
+from support.engine.answers import EXACT, Consumer, PromptScriptsEngine
 from support.engine.scripted import HANG, ScriptedEngine, chat_job, raw_job, tokens, worker
 from support.engine.server import event
 from support.engine.yields import events_in, failure, split_stream_error, texts_in
@@ -62,7 +62,7 @@ async def test_a_job_cancelled_during_a_post_is_aborted_without_closing_its_gene
 async def test_a_raw_stream_yields_its_computed_tokens_and_fails_as_retryable() -> None:
     with ScriptedEngine(*tokens(*"Hello", finish=None), HANG) as engine:
         job_worker = worker(engine)
-        consumer = Consumer(job_worker, raw_job(stream=True))
+        consumer = Consumer(job_worker, raw_job(stream=True, **EXACT))
         await consumer.post_started.wait()
         job_worker.fail_all_jobs(ShuttingDown())
         await poll_until(lambda: engine.aborted_requests == ["job-1"])
@@ -91,7 +91,7 @@ async def test_an_openai_stream_ends_with_an_error_event() -> None:
 
     with ScriptedEngine(app=app) as engine:
         job_worker = worker(engine)
-        consumer = Consumer(job_worker, chat_job(stream=True))
+        consumer = Consumer(job_worker, chat_job(stream=True, **EXACT))
         await consumer.post_started.wait()
         job_worker.fail_all_jobs(ShuttingDown())
         chunks, error = split_stream_error(await consumer.finish())

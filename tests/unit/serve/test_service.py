@@ -238,15 +238,18 @@ class ClientRequest:
             await self.task
 
 
-async def test_a_stream_is_sent_event_by_event(engine: ScriptedEngine) -> None:
-    engine.script = (*tokens("a", "b"), HANG)
+async def test_events_are_sent_as_they_arrive(engine: ScriptedEngine) -> None:
+    first_is_read = asyncio.Event()
+    engine.script = (*tokens("a", finish=None), first_is_read, *tokens("b"), HANG)
     client_request = ClientRequest(engine, STREAM)
     head = await client_request.read_message()
     assert head["status"] == 200
     assert dict(head["headers"])[b"content-type"].startswith(b"text/event-stream")
     # The response is unfinished, because the script hangs.
-    events = [events_in((await client_request.read_message())["body"].decode()) for _ in "ab"]
-    assert [texts_in(event) for event in events] == [["a"], ["b"]]
+    for text in "ab":
+        body = (await client_request.read_message())["body"].decode()
+        assert texts_in(events_in(body)) == [text]
+        engine.loop.call_soon_threadsafe(first_is_read.set)
     await client_request.disconnect()
 
 

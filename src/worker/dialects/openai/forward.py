@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from functools import partial
 from http import HTTPStatus
@@ -10,7 +11,7 @@ from typing import Any
 
 from worker.asgi import ResponseHead
 from worker.bridge import pass_item
-from worker.chunking import Piece
+from worker.chunking import Piece, schedule
 from worker.dialects.openai.bodies import PreparedBody, prepare_body
 from worker.engine import Engine, Engines
 from worker.errors import (
@@ -65,6 +66,7 @@ def make_answer(
         render_receipt=(lambda receipt: render(route.error_format.make_receipt_events(receipt)))
         if is_stream
         else None,
+        merges_outputs=(job.stream_events or settings.stream_events) == "chunk",
         usage=usage,
     )
 
@@ -80,29 +82,38 @@ async def _call_engine(
     pass_piece = pass_item.get(None)
     splitter = events.EventSplitter()
     has_begun = False
+    # Weights of the events that wait to be yielded. They are known only when vLLM sends an event.
+    weights: deque[int] = deque()
 
-    def take_part(part: bytes) -> bool:
+    def take_part(part: bytes, is_next: bool) -> bool:
         """Pass an inner event of a stream that has begun directly to the stream's reader."""
-        if has_begun and pass_piece and (event := splitter.decode_inner_event(part)):
-            pass_piece(_to_piece(event))
+        if has_begun and is_next and pass_piece and (event := splitter.decode_inner_event(part)):
+            pass_piece(_to_piece(event, _weigh(event)))
             return True
+        if is_stream:
+            texts = part.decode(errors="replace").split(events.EVENT_END)[:-1]
+            weights.extend(_weigh(text + events.EVENT_END) for text in texts)
         return False
 
     parts = engine.call(route.path, prepared.body, request_id, usage, route.shape, take_part)
     async with contextlib.aclosing(parts):
         async for value in _read_response(parts, splitter, request_id):
+            weight = weights.popleft() if is_stream and weights else 1
             if not is_stream or value.startswith(events.COMPLETED_PREFIXES):
                 _set_token_counts(usage, value)
             # The closing event has no JSON data, so it is omitted from a list of decoded events. A
             # receipt precedes it.
             if value != events.DONE_EVENT or (settings.raw_openai_output and not job.receipt):
-                piece = _to_piece(prepared.select_best(value), is_event=is_stream)
-                yield piece
-                has_begun = is_stream and piece.weight > 0
+                yield _to_piece(prepared.select_best(value), weight)
+                has_begun = has_begun or (is_stream and events.has_content(value))
 
 
-def _to_piece(value: Any, *, is_event: bool = True) -> Piece[Any]:
-    weight = events.event_weight(value) if is_event else 1
+def _weigh(event: str) -> int:
+    plan = schedule.get(None)
+    return 0 if not events.has_content(event) else plan.take_event_weight() if plan else 1
+
+
+def _to_piece(value: Any, weight: int) -> Piece[Any]:
     return Piece(value, weight=weight, size=json_size(value))
 
 
@@ -176,7 +187,7 @@ async def _read_events(
             announcements.append(events.name_incomplete(event))
             # Events without content are withheld until content arrives. Until then, the server may
             # refuse the request, or the engine may die, after which the answer is restarted.
-            has_begun = has_begun or events.event_weight(event) > 0
+            has_begun = has_begun or events.has_content(event)
             while has_begun and announcements:
                 yield announcements.pop(0)
     for event in announcements:

@@ -17,8 +17,10 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from worker import asgi
+from worker.chunking import schedule
 from worker.engine.run import corrections
 from worker.engine.run.requests.bodies import check_bad_words, validate_responses_body
+from worker.engine.run.requests.due_outputs import read_streams_when_due, separate_outputs
 from worker.engine.run.requests.long_requests import LongRequestQueue
 from worker.engine.run.requests.refusals import sanitize_message, silence_refusals
 from worker.engine.run.requests.texts import (
@@ -63,6 +65,7 @@ class VllmServer:
         # Maximum tokens of a choice; None if only the context limits them.
         self.max_output_tokens: int | None = None
         self._app = import_from_vllm("build_app")(arguments, tasks, client.model_config)
+        read_streams_when_due()
         remember_token_texts()
         SANITIZE.replace_in_modules(sanitize_message)
         corrections.raise_errors_of_messages()
@@ -128,7 +131,7 @@ class VllmServer:
         request_id: str,
         usage: Usage | None = None,
         shape: BodyShape = EMPTY_SHAPE,
-        take_part: Callable[[bytes], bool] = asgi.take_no_part,
+        take_part: Callable[[bytes, bool], bool] = asgi.take_no_part,
     ) -> AsyncGenerator[asgi.ResponseHead | bytes, None]:
         """See ``Engine.call``."""
         try:
@@ -140,6 +143,8 @@ class VllmServer:
                 if shape.accepts_items:
                     check_items(body or {}, validate_responses_body)
                 check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
+                if plan := schedule.get(None):
+                    separate_outputs(plan, body or {}, self._arguments)
                 data = b"" if body is None else _encode_json(body)
                 method = "GET" if body is None else "POST"
                 request = asgi.Request(method, path, data, request_id)

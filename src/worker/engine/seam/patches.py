@@ -88,6 +88,12 @@ SEND_REQUEST = Patch(
     replacement="worker.engine.run.requests.long_requests:LongRequestQueue",
     reason="The choices of one request take every slot, and a short one waits for a free slot.",
 )
+COLLECTOR = Patch(
+    owner="vllm.v1.engine.async_llm",
+    name="RequestOutputCollector",
+    replacement="worker.engine.run.requests.due_outputs:collect_outputs",
+    reason="It wakes the reader of a stream for each token, and events of a token take most time.",
+)
 REQUEST_STATES = Patch(
     owner="vllm.v1.engine.output_processor:OutputProcessor",
     name="request_states",

@@ -14,7 +14,7 @@ from support.engine.scripted import (
     yields_of,
 )
 
-from worker.routes.events import event_weight
+from worker.routes.events import has_content
 
 COMPLETIONS = "/v1/completions"
 MESSAGES = "/v1/messages"
@@ -132,19 +132,19 @@ DONE = "data: [DONE]\n\n"
 @pytest.mark.parametrize(
     ("event", "expected"),
     [
-        (delta_event(role="assistant", content=""), 0),
-        *((named_event(f"response.{name}"), 0) for name in ("created", "output_item.added")),
-        *((named_event(name), 0) for name in ("message_start", "content_block_start")),
-        (delta_event(role="assistant", content="a"), 1),
-        (DELTA, 1),
-        (named_event("content_block_delta"), 1),
-        (DONE, 1),
+        (delta_event(role="assistant", content=""), False),
+        *((named_event(f"response.{name}"), False) for name in ("created", "output_item.added")),
+        *((named_event(name), False) for name in ("message_start", "content_block_start")),
+        (delta_event(role="assistant", content="a"), True),
+        (DELTA, True),
+        (named_event("content_block_delta"), True),
+        (DONE, True),
     ],
 )
 def test_events_without_output_do_not_count_towards_the_size_of_a_chunk(
-    event: str, expected: int
+    event: str, expected: bool
 ) -> None:
-    assert event_weight(event) == expected
+    assert has_content(event) == expected
 
 
 async def test_only_some_routes_stream_and_they_yield_whole_events(engine: ScriptedEngine) -> None:
