@@ -35,6 +35,7 @@ class Callers:
     def __init__(self, order: Order, number: int, link: Link) -> None:
         self.next_number = number
         self.posts = 0
+        self._bytes = 0
         self._load = order.load
         self._body = link.content(order).encode().split(NUMBER.encode())
         self._link = link
@@ -55,20 +56,24 @@ class Callers:
         for caller in range(load.streams):
             self._call()
             await self._watch(began + (caller + 1) * load.ramp_s / load.streams)
-        began, self.posts = time.monotonic(), 0
+        began, self.posts, self._bytes = time.monotonic(), 0, 0
         report("begin")
         await self._watch(began + load.window_s)
-        ended, posts = time.monotonic(), self.posts
+        ended, posts, received = time.monotonic(), self.posts, self._bytes
         report("end")
         running, self._running = self._running, {}
         self._link.stop([*running])
         figures = _figures(load, self._answers, began, ended) if load.stream else {}
-        if posts and load.stream:
-            figures["tokens_a_post"] = figures["tokens_per_s"] * (ended - began) / posts
+        if load.stream:
+            tokens = figures["tokens_per_s"] * (ended - began)
+            figures["bytes_a_token"] = received / tokens
+            if posts:
+                figures["tokens_a_post"] = tokens / posts
         return {"began": began, "ended": ended, **figures}
 
     def receive(self, number: int, words: int, data: bytes) -> None:
         """Record a part of an answer with its number of words; ignore a cancelled answer."""
+        self._bytes += len(data)
         if answer := self._running.get(number):
             if words and self._load.stream:
                 answer.arrivals.append((time.monotonic(), words))
