@@ -6,12 +6,15 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import given, seed, settings
 from model.conftest import launch_engine
+from support.releases import needs_vllm
 from support.streams.checks import EventComparer, make_sender
 from support.streams.requests import StreamRequest, stream_requests
 
 from worker.app import Worker
 from worker.engine import Engines
 from worker.settings import Settings
+
+pytestmark = needs_vllm("0.31", "omits the log probabilities of tokens that a parser withholds")
 
 REQUESTS = 100
 OPTIONS = {
