@@ -30,11 +30,14 @@ from typing import Any, cast
 
 import bench
 import uvloop
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import RequestOutputKind
 
 import handler
 from emulator import Emulator, Options, Status, faults_that_delay_posts
 from proof.measure import processes
 from worker.engine import Delta, Engine, Engines, Model
+from worker.engine.run.requests.due_outputs import ReaderWaker, collect_outputs
 from worker.job import RawJob
 from worker.settings import Settings
 
@@ -107,9 +110,9 @@ def parse_prompt(job: RawJob) -> tuple[int, float]:
 class PacedEngine:
     """The part of an engine that the raw path uses; token k comes at start + k * pace.
 
-    The times are absolute, so delays do not add up. The engine prints the times (time.monotonic) of
-    the
-    first and the last token of each request.
+    The times are absolute, so delays do not add up. The tokens are read when they are due, as those
+    of vLLM. The engine prints the times (time.monotonic) of the first and the last token of each
+    request.
     """
 
     slots = 256
@@ -119,21 +122,38 @@ class PacedEngine:
         # Like the real engine: uvloop in a separate thread.
         self.loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
         self.model = Model(("paced",), 1, "none", frozenset({"generate"}))
+        self._waker = ReaderWaker()
         threading.Thread(target=self.loop.run_forever, daemon=True).start()
 
     async def wait_until_resumed(self) -> None:
         """Return immediately: this engine is never suspended."""
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
+        outputs = collect_outputs(RequestOutputKind.DELTA, request_id, waker=self._waker)
+        computing = asyncio.create_task(self._compute(job, outputs))
+        finished = False
+        while not finished:
+            output = outputs.get_nowait() or await outputs.get()
+            finished = output.finished
+            (choice,) = output.outputs
+            tokens, reason = len(choice.token_ids), choice.finish_reason
+            yield Delta(0, choice.text, tokens, prompt_tokens=1, finish_reason=reason)
+        first, last = await computing
+        bench.print_line("paced", request_id, first, last)
+
+    async def _compute(self, job: RawJob, outputs: Any) -> tuple[float, float]:
+        """Add the tokens of a request; return the times of the first and the last one."""
         tokens, pace_s = parse_prompt(job)
         first = last = time.monotonic()
         for number in range(tokens):
             if number:
                 await asyncio.sleep(first + number * pace_s - time.monotonic())
                 last = time.monotonic()
-            reason = "stop" if number == tokens - 1 else None
-            yield Delta(0, f" {number}", 1, prompt_tokens=1, finish_reason=reason)
-        bench.print_line("paced", request_id, first, last)
+            is_last = number == tokens - 1
+            reason = "stop" if is_last else None
+            choice = CompletionOutput(0, f" {number}", [number], None, None, finish_reason=reason)
+            outputs.put(RequestOutput("request", None, None, None, [choice], finished=is_last))
+        return first, last
 
 
 def run_worker() -> None:
