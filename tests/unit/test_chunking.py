@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.streams.policies import chunk_policies
 
 from worker.chunking import (
     ENVELOPE_BYTES,
@@ -122,19 +123,14 @@ def test_flushing_sends_every_piece(waiting: list[Piece[str]], lengths: list[int
     assert [len(chunks.take_chunk()) for _ in lengths] == lengths
 
 
-policies = st.builds(
-    ChunkPolicy,
-    largest=st.integers(1, 60),
-    smallest=st.sampled_from([0, 0.5, 1, 1.5, 4]),
-    growth=st.sampled_from([0, 1, 1.1, 1.5, 3]),
-    max_delay=st.sampled_from([0.0, 0.02, 0.1]),
-)
 piece_sizes = st.sampled_from(
     [0, 3, 40, PIECES_LIMIT_BYTES // 3, PIECES_LIMIT_BYTES, PIECES_LIMIT_BYTES + 1]
 )
 
 
-@given(policies, st.lists(st.tuples(st.integers(0, 4), piece_sizes, st.booleans()), max_size=60))
+@given(
+    chunk_policies, st.lists(st.tuples(st.integers(0, 4), piece_sizes, st.booleans()), max_size=60)
+)
 def test_every_piece_is_sent_once_in_order_and_no_chunk_exceeds_the_limits(
     policy: ChunkPolicy, arrivals: list[tuple[int, int, bool]]
 ) -> None:

@@ -11,16 +11,19 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextvars import copy_context
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.streams.policies import chunk_policies
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 
 from worker.chunking import Chunker, ChunkPolicy, Piece, Schedule, schedule
 from worker.engine.run.requests.due_outputs import (
+    READERS_PER_ITERATION,
     DueOutputs,
     ReaderWaker,
     collect_outputs,
@@ -310,6 +313,24 @@ async def test_a_chunk_of_several_requests_has_the_tokens_of_all() -> None:
     assert read(other) == ["fffffffg"]
 
 
+async def test_a_few_readers_are_woken_in_each_iteration_of_the_loop_the_first_ones_first() -> None:
+    waker, count = ReaderWaker(), 3 * READERS_PER_ITERATION
+    queues = [
+        DueOutputs(RequestOutputKind.DELTA, str(number), Schedule(EXACT, merges=True), waker)
+        for number in range(count)
+    ]
+    readers = [asyncio.create_task(queue.get()) for queue in queues]
+    await asyncio.sleep(0)
+    for queue in queues:
+        queue.put(output(["a"]))
+    done = [0]
+    while done[-1] < count:
+        await asyncio.sleep(0)
+        done.append(sum(reader.done() for reader in readers))
+        assert all(reader.done() for reader in readers[: done[-1]])
+    assert max(after - before for before, after in pairwise(done)) == READERS_PER_ITERATION
+
+
 async def test_a_queue_that_is_closed_waits_no_longer() -> None:
     plan = Schedule(ChunkPolicy(50, 50, 1, 0.01), merges=True)
     queue = DueOutputs(RequestOutputKind.DELTA, "id", plan, ReaderWaker())
@@ -351,17 +372,10 @@ any_steps = st.lists(
     st.builds(Step, pauses, st.integers(1, 5), st.integers(0, 2)), min_size=1, max_size=80
 )
 post_durations = st.sampled_from([0.0, 0.01, 0.05, 0.1])
-policies = st.builds(
-    ChunkPolicy,
-    largest=st.integers(1, 60),
-    smallest=st.sampled_from([0, 0.5, 1, 1.5, 4]),
-    growth=st.sampled_from([0, 1, 1.1, 1.5, 3]),
-    max_delay=st.sampled_from([0.0, 0.02, 0.1]),
-)
-policies_with_delay = policies.filter(lambda policy: policy.max_delay > 0)
+policies_with_delay = chunk_policies.filter(lambda policy: policy.max_delay > 0)
 
 
-@given(policies, any_steps, post_durations, st.booleans())
+@given(chunk_policies, any_steps, post_durations, st.booleans())
 def test_every_token_is_sent_once_in_order_and_no_chunk_exceeds_its_maximum(
     policy: ChunkPolicy, steps: list[Step], post_s: float, merges: bool
 ) -> None:
@@ -378,7 +392,7 @@ def test_every_token_is_sent_once_in_order_and_no_chunk_exceeds_its_maximum(
     assert max(sizes(posts)) <= max(policy.largest, largest_step)
 
 
-@given(policies.filter(lambda policy: not policy.max_delay), steps_of_tokens, post_durations)
+@given(chunk_policies.filter(lambda policy: not policy.max_delay), steps_of_tokens, post_durations)
 def test_without_a_delay_the_times_of_tokens_and_posts_change_no_size(
     policy: ChunkPolicy, steps: list[Step], post_s: float
 ) -> None:
