@@ -19,7 +19,7 @@ from worker.chunking import (
     Chunker,
     Piece,
     Schedule,
-    schedule,
+    current_schedule,
 )
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
@@ -245,8 +245,8 @@ class Worker:
     ) -> AsyncGenerator[Any, None]:
         """Yield a response in chunks."""
         policy = reply.policy or chunk_policy(job, self._settings)
-        plan = Schedule(policy, merges=reply.merges_outputs)
-        with self._open_stream(reply, record, plan) as read:
+        schedule = Schedule(policy, merges=reply.merges_outputs)
+        with self._open_stream(reply, record, schedule) as read:
             chunker: Chunker[Any] = Chunker(policy)
             failure: WorkerError | None = None
             try:
@@ -304,7 +304,7 @@ class Worker:
 
     @contextlib.contextmanager
     def _open_stream(
-        self, reply: Answer[Any], record: JobRecord, plan: Schedule | None = None
+        self, reply: Answer[Any], record: JobRecord, schedule: Schedule | None = None
     ) -> Iterator[ReadPieces]:
         """Yield a function that reads a response; cancel the response when the block or task ends.
 
@@ -319,8 +319,8 @@ class Worker:
             if reply.slot is Slot.ENGINE:
                 self._resources.window.note_other_request()
             engine_use.set(record.use)
-            if plan is not None:
-                schedule.set(plan)
+            if schedule is not None:
+                current_schedule.set(schedule)
             return reply.pieces()
 
         async def read(*, wait: bool = True) -> list[Piece[Any]] | None:

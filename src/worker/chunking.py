@@ -177,7 +177,7 @@ class Schedule:
 
 
 # The schedule of the stream whose source runs in this context.
-schedule: ContextVar[Schedule] = ContextVar("schedule")
+current_schedule: ContextVar[Schedule] = ContextVar("current_schedule")
 
 
 class Chunker(Generic[T]):

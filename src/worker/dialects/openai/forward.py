@@ -11,7 +11,7 @@ from typing import Any
 
 from worker.asgi import ResponseHead
 from worker.bridge import pass_item
-from worker.chunking import Piece, schedule
+from worker.chunking import Piece, current_schedule
 from worker.dialects.openai.bodies import PreparedBody, prepare_body
 from worker.engine import Engine, Engines
 from worker.errors import (
@@ -109,8 +109,10 @@ async def _call_engine(
 
 
 def _weigh(event: str) -> int:
-    plan = schedule.get(None)
-    return 0 if not events.has_content(event) else plan.take_event_weight() if plan else 1
+    if not events.has_content(event):
+        return 0
+    schedule = current_schedule.get(None)
+    return schedule.take_event_weight() if schedule else 1
 
 
 def _to_piece(value: Any, weight: int) -> Piece[Any]:

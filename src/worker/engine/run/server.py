@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from worker import asgi
-from worker.chunking import schedule
+from worker.chunking import current_schedule
 from worker.engine.run import corrections
 from worker.engine.run.requests.bodies import check_bad_words, validate_responses_body
 from worker.engine.run.requests.due_outputs import read_streams_when_due, separate_outputs
@@ -143,8 +143,8 @@ class VllmServer:
                 if shape.accepts_items:
                     check_items(body or {}, validate_responses_body)
                 check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
-                if plan := schedule.get(None):
-                    separate_outputs(plan, body or {}, self._arguments)
+                if schedule := current_schedule.get(None):
+                    separate_outputs(schedule, body or {}, self._arguments)
                 data = b"" if body is None else _encode_json(body)
                 method = "GET" if body is None else "POST"
                 request = asgi.Request(method, path, data, request_id)

@@ -17,7 +17,7 @@ from vllm.outputs import RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
-from worker.chunking import PIECES_LIMIT_BYTES, Schedule, schedule
+from worker.chunking import PIECES_LIMIT_BYTES, Schedule, current_schedule
 from worker.engine.seam.patches import COLLECTOR
 
 _ONE_CHANGE = "sends one change of a call for each output, and loses others"
@@ -112,10 +112,10 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
     """The outputs of one request of a stream, which become due by the stream's schedule."""
 
     def __init__(
-        self, output_kind: Any, request_id: str, plan: Schedule, waker: ReaderWaker
+        self, output_kind: Any, request_id: str, schedule: Schedule, waker: ReaderWaker
     ) -> None:
         super().__init__(output_kind, request_id)
-        self._plan = plan
+        self._schedule = schedule
         self._waker = waker
         # Resolved when the waiting reader can fetch outputs; None until one waits.
         self._reader: asyncio.Future[None] | None = None
@@ -133,17 +133,17 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
             self._add(output)
         if not is_output or output.finished:
             self.make_due()
-            self._plan.remove(self)
+            self._schedule.remove(self)
         if not is_output:
             super().put(output)
             self._waker.wake(self)
 
     def _add(self, output: Any) -> None:
-        plan, policy = self._plan, self._plan.policy
+        schedule, policy = self._schedule, self._schedule.policy
         entry = _measure(output)
         for choice in output.outputs:
             is_end = choice.finish_reason is not None
-            if choice.index not in self._begun or (is_end and plan.separates_end):
+            if choice.index not in self._begun or (is_end and schedule.separates_end):
                 self._begun.add(choice.index)
                 entry.is_alone = True
         # All outputs that the reader has not fetched yet go out together, unless sizes are exact.
@@ -153,10 +153,10 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
             and policy.max_delay > 0
             and self._due_tokens + entry.tokens <= policy.largest
         )
-        if not joins_due and not plan.has_space(entry.tokens):
-            plan.start_next_chunk()
+        if not joins_due and not schedule.has_space(entry.tokens):
+            schedule.start_next_chunk()
         last = self._entries[-1] if joins_due or self._due < len(self._entries) else None
-        if plan.merges and last and self._can_merge(last, entry):
+        if schedule.merges and last and self._can_merge(last, entry):
             last.output.add(output, aggregate=True)
             last.tokens += entry.tokens
             last.size += entry.size
@@ -166,7 +166,7 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
             self._due = len(self._entries)
             self._due_tokens += entry.tokens
         else:
-            plan.add(self, entry.tokens)
+            schedule.add(self, entry.tokens)
 
     def _can_merge(self, last: _WaitingOutput, entry: _WaitingOutput) -> bool:
         is_small = last.size + entry.size <= PIECES_LIMIT_BYTES
@@ -192,7 +192,7 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
         entry = self._entries.popleft()
         self._due_tokens -= entry.tokens
         choices = entry.output.outputs
-        self._plan.note_read(self, [len(choice.token_ids) for choice in choices])
+        self._schedule.note_read(self, [len(choice.token_ids) for choice in choices])
         return entry.output
 
     async def get(self) -> Any:
@@ -205,15 +205,15 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
 
     def close(self) -> None:
         super().close()
-        self._plan.remove(self)
+        self._schedule.remove(self)
 
 
 def collect_outputs(output_kind: Any, request_id: str, *, waker: ReaderWaker) -> Any:
     """Return the collector of a request: vLLM's own, unless the request is a scheduled stream."""
-    plan = schedule.get(None)
-    if plan is None or output_kind is not RequestOutputKind.DELTA:
+    schedule = current_schedule.get(None)
+    if schedule is None or output_kind is not RequestOutputKind.DELTA:
         return RequestOutputCollector(output_kind, request_id)
-    return DueOutputs(output_kind, request_id, plan, waker)
+    return DueOutputs(output_kind, request_id, schedule, waker)
 
 
 def _measure(output: Any) -> _WaitingOutput:
@@ -229,7 +229,7 @@ def _measure(output: Any) -> _WaitingOutput:
     return _WaitingOutput(output, tokens, size)
 
 
-def separate_outputs(plan: Schedule, body: Mapping[str, Any], arguments: Namespace) -> None:
+def separate_outputs(schedule: Schedule, body: Mapping[str, Any], arguments: Namespace) -> None:
     """Let the schedule of a request's stream merge only the outputs that vLLM's server can take.
 
     Some parsers need single tokens, and those of the operator's plugins may need them. Events with
@@ -237,25 +237,25 @@ def separate_outputs(plan: Schedule, body: Mapping[str, Any], arguments: Namespa
     """
     options = body.get("stream_options")
     if isinstance(options, Mapping) and options.get("continuous_usage_stats"):
-        plan.merges = False
+        schedule.merges = False
     if "prompt" in body:  # completions are not parsed
         return
     # vLLM copies REASONING_PARSER to this option, where it can also be set.
     reasoning = arguments.structured_outputs_config
     # Tokens of reasoning are not counted if they are merged with one whose text is withheld because
     # it may begin a stop string, or with the end of the answer, which has no text.
-    plan.separates_end = bool(reasoning.reasoning_parser)
+    schedule.separates_end = bool(reasoning.reasoning_parser)
     withholds = bool(body.get("stop") or body.get("stop_sequences"))
-    if (plan.separates_end and withholds) or _needs_single_tokens(
+    if (schedule.separates_end and withholds) or _needs_single_tokens(
         reasoning.reasoning_parser,
         reasoning.reasoning_parser_plugin,
         SINGLE_TOKEN_REASONING_PARSERS,
     ):
-        plan.merges = False
+        schedule.merges = False
     if body.get("tools") and _needs_single_tokens(
         arguments.tool_call_parser, arguments.tool_parser_plugin, SINGLE_TOKEN_TOOL_PARSERS
     ):
-        plan.merges = False
+        schedule.merges = False
 
 
 def _needs_single_tokens(parser: str | None, plugin: str | None, table: Mapping[str, str]) -> bool:

@@ -21,7 +21,7 @@ from support.streams.policies import chunk_policies
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 
-from worker.chunking import Chunker, ChunkPolicy, Piece, Schedule, schedule
+from worker.chunking import Chunker, ChunkPolicy, Piece, Schedule, current_schedule
 from worker.engine.run.requests.due_outputs import (
     READERS_PER_ITERATION,
     DueOutputs,
@@ -105,8 +105,8 @@ class Simulation:
         self, policy: ChunkPolicy, steps: Sequence[Step], *, merges: bool, post_s: float
     ) -> None:
         self._steps, self._post_s = steps, post_s
-        self._plan = Schedule(policy, merges=merges)
-        self._queue = DueOutputs(RequestOutputKind.DELTA, "id", self._plan, ReaderWaker())
+        self._schedule = Schedule(policy, merges=merges)
+        self._queue = DueOutputs(RequestOutputKind.DELTA, "id", self._schedule, ReaderWaker())
         self._chunker: Chunker[Event] = Chunker(policy)
         self._arrivals: list[float] = []
         self._pieces: list[Piece[Event]] = []
@@ -145,7 +145,7 @@ class Simulation:
             for choice in result.outputs:
                 arrived_at = self._arrivals[ord(choice.text[0]) - FIRST_CHARACTER]
                 event = Event(choice.text, choice.index, arrived_at)
-                self._pieces.append(Piece(event, self._plan.take_event_weight(), 3))
+                self._pieces.append(Piece(event, self._schedule.take_event_weight(), 3))
             self._wake.set()
 
     async def _post(self, chunk: list[Event]) -> None:
@@ -267,8 +267,8 @@ def test_a_step_with_several_tokens_is_one_event_and_a_chunk_keeps_its_maximum()
 @both
 def test_outputs_above_the_size_of_a_yield_are_not_merged(merges: bool) -> None:
     async def read() -> list[int]:
-        plan = Schedule(ChunkPolicy(50, 50, 1, 0), merges=merges)
-        queue = DueOutputs(RequestOutputKind.DELTA, "id", plan, ReaderWaker())
+        schedule = Schedule(ChunkPolicy(50, 50, 1, 0), merges=merges)
+        queue = DueOutputs(RequestOutputKind.DELTA, "id", schedule, ReaderWaker())
         for number in range(5):
             # Two of these fit a yield.
             queue.put(output(["a"], candidates=1700, finished=number == 4))
@@ -279,21 +279,25 @@ def test_outputs_above_the_size_of_a_yield_are_not_merged(merges: bool) -> None:
 
 
 async def test_tokens_without_an_event_are_counted_for_the_next_event() -> None:
-    plan = Schedule(EXACT, merges=True)
-    one, other = (DueOutputs(RequestOutputKind.DELTA, name, plan, ReaderWaker()) for name in "ab")
-    assert plan.take_event_weight() == 1
+    schedule = Schedule(EXACT, merges=True)
+    one, other = (
+        DueOutputs(RequestOutputKind.DELTA, name, schedule, ReaderWaker()) for name in "ab"
+    )
+    assert schedule.take_event_weight() == 1
     for queue in (one, other, one):
         queue.put(output(["a"] * 9))
         assert queue.get_nowait() is not None
-    assert [plan.take_event_weight() for _ in range(3)] == [9, 18, 0]
+    assert [schedule.take_event_weight() for _ in range(3)] == [9, 18, 0]
 
 
 # Several requests, and requests without a stream:
 
 
 async def test_a_chunk_of_several_requests_has_the_tokens_of_all() -> None:
-    plan = Schedule(EXACT, merges=True)
-    one, other = (DueOutputs(RequestOutputKind.DELTA, name, plan, ReaderWaker()) for name in "ab")
+    schedule = Schedule(EXACT, merges=True)
+    one, other = (
+        DueOutputs(RequestOutputKind.DELTA, name, schedule, ReaderWaker()) for name in "ab"
+    )
 
     def read(queue: DueOutputs) -> list[str]:
         return [result.outputs[0].text for result in iter(queue.get_nowait, None)]
@@ -332,8 +336,8 @@ async def test_a_few_readers_are_woken_in_each_iteration_of_the_loop_the_first_o
 
 
 async def test_a_queue_that_is_closed_waits_no_longer() -> None:
-    plan = Schedule(ChunkPolicy(50, 50, 1, 0.01), merges=True)
-    queue = DueOutputs(RequestOutputKind.DELTA, "id", plan, ReaderWaker())
+    schedule = Schedule(ChunkPolicy(50, 50, 1, 0.01), merges=True)
+    queue = DueOutputs(RequestOutputKind.DELTA, "id", schedule, ReaderWaker())
     queue.put(output(["a"]))
     queue.close()
     await asyncio.sleep(0.03)
@@ -351,17 +355,19 @@ async def test_an_error_follows_the_outputs_that_have_arrived() -> None:
 
 
 @pytest.mark.parametrize("kind", RequestOutputKind)
-@pytest.mark.parametrize("plan", [None, Schedule(DEFAULT, merges=True)], ids=["none", "schedule"])
+@pytest.mark.parametrize(
+    "schedule", [None, Schedule(DEFAULT, merges=True)], ids=["none", "schedule"]
+)
 async def test_only_the_streams_that_have_a_schedule_are_read_by_it(
-    kind: RequestOutputKind, plan: Schedule | None
+    kind: RequestOutputKind, schedule: Schedule | None
 ) -> None:
     def collect() -> Any:
-        if plan:
-            schedule.set(plan)
+        if schedule:
+            current_schedule.set(schedule)
         return collect_outputs(kind, "id", waker=ReaderWaker())
 
     is_due = isinstance(copy_context().run(collect), DueOutputs)
-    assert is_due == (plan is not None and kind is RequestOutputKind.DELTA)
+    assert is_due == (schedule is not None and kind is RequestOutputKind.DELTA)
 
 
 # Any stream, over any connection, where every post takes some time:
@@ -479,14 +485,14 @@ def test_some_parsers_and_usage_statistics_need_single_tokens(
     )
     arguments = Namespace(**dict.fromkeys(names) | options)
     arguments.structured_outputs_config = arguments
-    plan = Schedule(DEFAULT, merges=True)
-    separate_outputs(plan, body, arguments)
-    assert plan.merges != expected
+    schedule = Schedule(DEFAULT, merges=True)
+    separate_outputs(schedule, body, arguments)
+    assert schedule.merges != expected
 
 
 async def test_the_first_token_of_each_choice_is_not_merged() -> None:
-    plan = Schedule(ChunkPolicy(50, 50, 1, 0), merges=True)
-    queue = DueOutputs(RequestOutputKind.DELTA, "id", plan, ReaderWaker())
+    schedule = Schedule(ChunkPolicy(50, 50, 1, 0), merges=True)
+    queue = DueOutputs(RequestOutputKind.DELTA, "id", schedule, ReaderWaker())
     for index in (0, 0, 1, 0, 0, 1):
         queue.put(output(["a"], index))
     queue.put(output(["a"], finished=True))
@@ -499,10 +505,10 @@ async def test_the_first_token_of_each_choice_is_not_merged() -> None:
 async def test_the_end_of_an_answer_with_reasoning_is_not_merged(
     parser: str, texts: list[str]
 ) -> None:
-    plan = Schedule(EXACT, merges=True)
+    schedule = Schedule(EXACT, merges=True)
     reasoning = Namespace(reasoning_parser=parser, reasoning_parser_plugin="")
-    separate_outputs(plan, {"messages": []}, Namespace(structured_outputs_config=reasoning))
-    queue = DueOutputs(RequestOutputKind.DELTA, "id", plan, ReaderWaker())
+    separate_outputs(schedule, {"messages": []}, Namespace(structured_outputs_config=reasoning))
+    queue = DueOutputs(RequestOutputKind.DELTA, "id", schedule, ReaderWaker())
     for text in "abc":
         queue.put(output([text], finished=text == "c"))
     assert [result.outputs[0].text for result in iter(queue.get_nowait, None)] == texts
