@@ -1,11 +1,13 @@
 """Tests of vLLM's parsers with several tokens at a time, as in merged outputs of a stream."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from support import ROOT
 from support.parsers.samples import (
     ROME,
     TABLE,
@@ -85,6 +87,8 @@ TABLES = {
     Harm.FIRST_TOKEN: FIRST_TOKEN_ALONE,
     Harm.SPACES: OTHER_SPACES,
 }
+JOBS_PAGE = ROOT / "docs" / "reference" / "jobs.md"
+PARSER_SETTINGS: dict[Kind, str] = {"tools": "TOOL_CALL_PARSER", "reasoning": "REASONING_PARSER"}
 KINDS: tuple[Kind, ...] = ("tools", "reasoning")
 ALL = [(kind, name) for kind in KINDS for name in registered_names(kind)]
 INSTALLED = [(kind, name) for kind, name in ALL if name not in NOT_INSTALLED]
@@ -125,6 +129,13 @@ def test_the_tables_list_only_parsers_of_vllm_and_each_in_one() -> None:
     rows = {(kind, name) for kind in KINDS for name in names_with_samples(kind)}
     assert len(listed) == len(set(listed))
     assert {*listed, *rows} <= {*ALL}
+
+
+@pytest.mark.parametrize(("kind", "setting"), PARSER_SETTINGS.items())
+def test_the_page_names_the_parsers_that_read_single_tokens(kind: Kind, setting: str) -> None:
+    (item,) = [line for line in JOBS_PAGE.read_text().splitlines() if f"if `{setting}` is" in line]
+    names = item.partition(f"if `{setting}` is one of ")[2]
+    assert re.findall(r"`([^`]+)`", names) == [*TOKEN_BY_TOKEN[kind]]
 
 
 def names_with_samples(kind: Kind) -> set[str]:
