@@ -12,10 +12,10 @@ callers are a process that does little for each token. The worker gets jobs from
 to it; vLLM's server gets requests.
 
 Pace is the tokens per second of a stream, relative to the nominal pace of the core. If a front
-keeps it, its callers wait only for the GPU. At 64 streams of 500 tokens/s no front keeps it: this
-is the ceiling. The prompts have 2,000 tokens, most of them in common, and those of short requests
-100. For raw loads, the worker gets raw jobs, and the others chats. After each load, the streams are
-cancelled. A round takes about 10 minutes.
+keeps it, its callers wait only for the GPU. The ceiling is 64 streams of 500 tokens/s, which take a
+whole CPU core of vLLM's server. The prompts have 2,000 tokens, most of them in common, and those of
+short requests 100. For raw loads, the worker gets raw jobs, and the others chats. After each load,
+the streams are cancelled. A round takes about 10 minutes.
 """
 
 import argparse
