@@ -83,10 +83,10 @@ class Service:
     gateway: ServerProcess
     volume: Path
 
-    def receipts(self, count: int) -> list[dict[str, Any]]:
-        """Return all receipts, when there are as many as this."""
-        wait_until(lambda: len(read_receipts(self.volume)) >= count)
-        return sorted(read_receipts(self.volume), key=lambda receipt: receipt["created"])
+    def receipts(self) -> list[dict[str, Any]]:
+        """Return the receipts of customers; the emulator's own job has no user."""
+        receipts = [receipt for receipt in read_receipts(self.volume) if "user" in receipt]
+        return sorted(receipts, key=lambda receipt: receipt["created"])
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +112,7 @@ def service(
 def test_a_receipt_and_the_prefix_cache_name_the_customer_whatever_the_caller_writes(
     service: Service,
 ) -> None:
-    created = len(read_receipts(service.volume))
+    created = len(service.receipts())
     claim = {"cache_salt": "zeta", "metadata": {"user_id": "zeta"}}
     with openai_of("acme", service.gateway) as acme, openai_of("zeta", service.gateway) as zeta:
         for client in (acme, acme, zeta):
@@ -124,7 +124,8 @@ def test_a_receipt_and_the_prefix_cache_name_the_customer_whatever_the_caller_wr
         messenger.messages.create(
             model="demo", messages=LONG, max_tokens=1, metadata={"user_id": "zeta"}
         )
-    receipts = service.receipts(created + 4)[-4:]
+    wait_until(lambda: len(service.receipts()) >= created + 4)
+    receipts = service.receipts()[-4:]
     assert [receipt["user"] for receipt in receipts] == ["acme", "acme", "zeta", "acme"]
     cached = [receipt["tokens"]["cached"] > 0 for receipt in receipts]
     assert cached == [False, True, False, True]
