@@ -260,11 +260,23 @@ async def test_a_chat_completion_has_the_answer_that_the_model_learned(
         assert end == "[DONE]"
 
 
-@pytest.mark.parametrize(("per", "events"), [("chunk", [1, 1, 1, 1]), ("token", [1, 3, 9, 27])])
+STATISTICS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+
+
+@pytest.mark.parametrize(
+    ("per", "options", "events"),
+    [
+        ("chunk", {}, [1, 1, 1, 1]),
+        ("token", {}, [1, 3, 9, 27]),
+        # Each event has the usage up to its token.
+        ("chunk", STATISTICS, [1, 3, 9, 27]),
+    ],
+    ids=["chunk", "token", "statistics"],
+)
 async def test_each_chunk_has_whole_events_and_their_tokens_grow(
-    ask: Ask, per: str, events: list[int]
+    ask: Ask, per: str, options: dict[str, Any], events: list[int]
 ) -> None:
-    body = {"messages": QUESTION, "stream": True, "max_tokens": 50, "ignore_eos": True}
+    body = {"messages": QUESTION, "stream": True, "max_tokens": 50, "ignore_eos": True, **options}
     body["return_token_ids"] = True
     chunks = await ask(openai_route=CHAT, openai_input=body, stream_events=per)
     assert all(chunk.endswith("\n\n") for chunk in chunks)

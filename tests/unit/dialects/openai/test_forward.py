@@ -1,5 +1,6 @@
 """Requests to vLLM's server: the choice of the engine, and responses and errors passed on."""
 
+import asyncio
 import itertools
 import json
 from typing import Any
@@ -153,6 +154,24 @@ async def test_only_some_routes_stream_and_they_yield_whole_events(engine: Scrip
         assert await stream_events(engine, route, *parts) == ["data: 1\n\n", "data: 2\n\n"]
     app = static_app('{"tokens": [1]}')
     assert await get_yields(engine, app, "/tokenize", stream=True) == [{"tokens": [1]}]
+
+
+async def test_an_event_does_not_overtake_events_that_wait_for_the_reader(
+    engine: ScriptedEngine,
+) -> None:
+    static = static_app("data: 1\n\n", "data: 2\n\ndata: 3\n\n", "data: 4\n\n", media_type=STREAM)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        async def send_and_pause(message: Any) -> None:
+            await send(message)
+            if message.get("body") == b"data: 1\n\n":
+                # The stream begins: further events need not wait for the reader's task.
+                await asyncio.sleep(0.05)
+
+        await static(scope, receive, send_and_pause)
+
+    events = await get_yields(engine, app, stream=True)
+    assert "".join(events) == "".join(f"data: {number}\n\n" for number in range(1, 5))
 
 
 @pytest.mark.parametrize(
