@@ -36,7 +36,7 @@ def run_side_here(group: Path, reads_ahead: bool) -> None:
     """Run startup and loading in this process; print the seconds of both as JSON."""
     (group / "cgroup.procs").write_text(str(os.getpid()))
     started_at = time.monotonic()
-    from worker.engine import start  # noqa: PLC0415 - its import is measured
+    from worker.engine.start import Start  # noqa: PLC0415 - its import is measured
     from worker.engine.start.ahead import ReadAhead  # noqa: PLC0415 - its import is measured
 
     if not reads_ahead:
@@ -44,18 +44,19 @@ def run_side_here(group: Path, reads_ahead: bool) -> None:
     from worker.settings.environment import environ_with_secrets  # noqa: PLC0415 - its import is measured
     from worker.settings.sources import gather_settings  # noqa: PLC0415 - its import is measured
 
-    startup = start.plan_and_fetch_models(gather_settings(environ_with_secrets()), offline=True)
+    start = Start.read(gather_settings(environ_with_secrets()))
+    start.prepare(offline=True)
     prepared_at = time.monotonic()
     import torch  # noqa: PLC0415 - vLLM has imported it
     from safetensors import safe_open  # noqa: PLC0415 - as for torch
 
     buffer = torch.empty(TENSOR, dtype=torch.uint8)
-    for file in sorted(Path(startup.main_arguments.vllm_args.model).glob("*.safetensors")):
+    for file in sorted(Path(start.main_arguments.vllm_args.model).glob("*.safetensors")):
         with safe_open(file, "pt") as weights:
             for name in weights.keys():  # noqa: SIM118 - no mapping, though it has keys
                 buffer.copy_(weights.get_tensor(name))
     loaded_at = time.monotonic()
-    startup.read_ahead.close()
+    start.read_ahead.close()
     print(json.dumps({"start": prepared_at - started_at, "load": loaded_at - prepared_at}))
 
 

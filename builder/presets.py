@@ -4,6 +4,8 @@
 the number of elements of the weights by data type, from the headers of the files.
 """
 
+import json
+import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ _ONE_GPU = Machine(cpu=False, gpus=(Gpu("", 0),))
 _MAX_OVERSIZE = 4
 # Bytes per element, for the data types of the presets' weights.
 _BYTES_PER_ELEMENT = {"BF16": 2, "F32": 4, "U8": 1}
+_folders = tempfile.TemporaryDirectory()
 
 
 def pools_for(presets: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -57,15 +60,19 @@ def candidate(settings: Mapping[str, Any], options: Options) -> Candidate:
     values = {name: format_value(value) for name, value in settings.items()}
     name = values.pop("MODEL_NAME")
     model = load_models()[name]
+    # vLLM reads a configuration from a directory.
+    folder = Path(_folders.name, name)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(model["config"]))
     size = sum(_BYTES_PER_ELEMENT[kind] * count for kind, count in model["tensors"].items())
     snapshot = Snapshot(
         model=name,
         origin=Origin.DOWNLOAD,
         directory=Path(__file__).parent / "not there",
+        small_files=folder,
         weights=(File("model.safetensors", size),),
         config=model["config"],
         tensors=model["tensors"],
     )
-    return Candidate.from_snapshot(
-        options.parse_engine_settings({"MODEL": name, **values}).arguments, snapshot
-    )
+    engine = options.parse_engine_settings({"MODEL": name, **values}).arguments
+    return Candidate(engine.with_options(model=str(folder), tokenizer=str(folder)), snapshot)

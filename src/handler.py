@@ -18,8 +18,8 @@ from typing import NoReturn
 from worker import children, doctor, failed_start, local, logs, masking, sweep
 from worker.children.with_parent import exit_with_parent
 from worker.command_line import read_command_line
-from worker.engine import Engines, start
-from worker.engine.start import BootstrapSettings, check_base_path
+from worker.engine import Engines
+from worker.engine.start import Start, check_base_path
 from worker.engine.start.artifacts import EngineArtifacts
 from worker.errors import StartFailed, WorkerError
 from worker.failed_start import (
@@ -155,8 +155,7 @@ def prefetch_repositories(run: ProgramRun) -> None:
         SettingsError: If the settings name no repository, or no directory exists at BASE_PATH.
         StartFailed: If a repository can't be found or downloaded.
     """
-    bootstrap = BootstrapSettings.validate_and_export(run.raw_settings)
-    mistakes = [*bootstrap.mistakes, *check_base_path(run.raw_settings)]
+    mistakes = [*Start.read(run.raw_settings).mistakes, *check_base_path(run.raw_settings)]
     if mistakes:
         raise SettingsError(mistakes)
     artifacts = EngineArtifacts(run.raw_settings, check_newest=True)
@@ -176,16 +175,17 @@ def start_engines(
         SettingsError: If the settings are invalid; it lists all mistakes.
         StartFailed: If a model is not available, or vLLM could not start.
     """
-    plan = start.plan_and_fetch_models(raw_settings, offline=True)
-    for warning in plan.warnings:
+    start = Start.read(raw_settings)
+    start.prepare(offline=True)
+    for warning in start.warnings:
         log.warning(warning)
     # This module imports vLLM, which reads the environment variables that were set just now.
     from worker.engine.start import launch  # noqa: PLC0415 - see above
 
     launch_all = launch.launch_without_engine if train else launch.launch_engines
-    with launch_all(plan, modules) as engines:
+    with launch_all(start, modules) as engines:
         stalls.stop_watcher()
-        yield engines, plan.settings
+        yield engines, start.settings
 
 
 def answer_job_or_resume_trainings(run: ProgramRun) -> None:

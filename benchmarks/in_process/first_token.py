@@ -25,12 +25,11 @@ from worker.app import Worker
 from worker.bridge import Stream
 from worker.dialects.openai.bodies import prepare_body
 from worker.dialects.table import find_route
-from worker.engine.arguments import StartupContext
 from worker.engine.options import Options
 from worker.engine.run.requests.bodies import check_bad_words
 from worker.engine.run.requests.texts import limit_texts
 from worker.engine.run.server import _encode_json
-from worker.engine.start import StartupPlan, launch
+from worker.engine.start import Start, launch
 from worker.job import OpenAIJob
 from worker.settings import Settings
 
@@ -146,7 +145,7 @@ def main() -> None:
     del body["vllm_xargs"]
     payload = {"openai_route": "/v1/chat/completions", "openai_input": body}
     job = json.dumps([{"id": "1", "input": payload}]).encode()
-    plan = StartupPlan(settings, (engine,), StartupContext(options.machine))
+    plan = Start(settings, engines=[engine], machine=options.machine)
     with launch.launch_engines(plan) as engines:
         running: Any = engines.main_engine
         stages = Stages(running, settings, job)

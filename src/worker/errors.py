@@ -33,7 +33,7 @@ WorkerError
 import contextlib
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -180,10 +180,22 @@ class ServerError(WorkerError):
 
 
 class StartFailed(ServerError):
-    """The worker failed to start; if the cause affects all workers, callers get the error."""
+    """The worker failed to start; if the cause affects all workers, callers get the error.
+
+    Args:
+        problem: The cause, such as vLLM's message.
+        remedy: The setting or file to change, and how; blank if it is unknown.
+        culprits: The options of vLLM that cause the failure, if they are known.
+    """
 
     status = 503
     affects_all_workers = True
+
+    def __init__(self, problem: str, remedy: str = "", culprits: Sequence[str] = ()) -> None:
+        super().__init__(f"{problem}: {remedy}" if remedy else problem)
+        self.problem = problem
+        self.remedy = remedy
+        self.culprits = tuple(culprits)
 
 
 class MachineUnfit(StartFailed):

@@ -13,8 +13,7 @@ from support.tables.attacks.media import SESSION, SESSION_PORT
 from vllm.multimodal.media import ImageMediaIO, MediaConnector, VideoMediaIO
 from vllm.renderers.hf import parse_chat_messages
 
-from worker.engine.arguments import EngineArguments, StartupContext
-from worker.engine.machine import Machine
+from worker.engine.arguments import EngineArguments
 from worker.engine.run.requests.media import ENVIRONMENT, UNREACHABLE_HOST, disable_media_fetching
 from worker.media.walker import DENIED_PART_KEYS, URL_KEYS, URL_KINDS
 from worker.settings.environment import set_unset_variables
@@ -24,9 +23,6 @@ MM_PARSER_MAP = sys.modules[parse_chat_messages.__module__].MM_PARSER_MAP
 
 # Types of parts without media.
 PARTS_WITHOUT_MEDIA = {"text", "thinking", "input_text", "output_text", "refusal", "tool_reference"}
-
-
-CONTEXT = StartupContext(Machine(cpu=True))
 
 
 def arguments(**options: object) -> EngineArguments:
@@ -46,15 +42,13 @@ def test_the_worker_knows_every_type_of_part_that_vllm_reads() -> None:
 
 
 def test_vllm_may_fetch_only_from_hosts_that_the_operator_names() -> None:
-    disabled = disable_media_fetching(arguments(allowed_local_media_path="/"), CONTEXT).vllm_args
+    disabled = disable_media_fetching(arguments(allowed_local_media_path="/"), None).vllm_args
     assert (disabled.allowed_media_domains, disabled.allowed_local_media_path) == (
         [UNREACHABLE_HOST],
         "",
     )
     # Hosts that the operator has named remain allowed.
-    named = disable_media_fetching(
-        arguments(allowed_media_domains=["example.com"]), CONTEXT
-    ).vllm_args
+    named = disable_media_fetching(arguments(allowed_media_domains=["example.com"]), None).vllm_args
     assert named.allowed_media_domains == ["example.com"]
 
 

@@ -44,16 +44,15 @@ def inductor_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def launch_engine(settings: Settings, **options: str) -> "Iterator[InProcessEngine]":
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
     # These imports take seconds, and tests of other folders do not need them.
-    from worker.engine.arguments import StartupContext  # noqa: PLC0415 - see above
     from worker.engine.options import Options  # noqa: PLC0415 - see above
     from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - see above
-    from worker.engine.start import StartupPlan, launch  # noqa: PLC0415 - see above
+    from worker.engine.start import Start, launch  # noqa: PLC0415 - see above
 
     all_options = Options()
     values = {"MODEL": settings.model_name, "MAX_MODEL_LEN": "1024", **options}
     engine = all_options.parse_engine_settings(values).arguments
     with launch.launch_engines(
-        StartupPlan(settings, (engine,), StartupContext(all_options.machine))
+        Start(settings, engines=[engine], machine=all_options.machine)
     ) as engines:
         assert isinstance(engines.main_engine, InProcessEngine)
         yield engines.main_engine

@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import re
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from model.conftest import Ask
+from support.doctor import describe_directory
 from support.engine.requests import count_length_finishes, text_of, wait_until_idle
 from support.engine.scripted import failure
 from transformers import AutoModelForCausalLM
@@ -29,8 +31,6 @@ from worker.engine.run.inprocess import InProcessEngine
 from worker.logs.reader import JSONConverter
 from worker.process.estimates import GIB
 from worker.settings import Settings
-from worker.store import Artifact, Places
-from worker.store.hub import find_snapshot
 
 MESSAGES = [{"role": "user", "content": "Hi"}]
 LONG: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True}
@@ -211,9 +211,10 @@ def split_summary(line: str) -> dict[str, str]:
 
 
 def test_one_line_summarizes_the_engine(demo_engine: InProcessEngine, settings: Settings) -> None:
-    arguments, config = demo_engine._arguments, demo_engine._client.vllm_config
+    config = demo_engine._client.vllm_config
+    arguments = replace(demo_engine._arguments, config=config)
     slots = config.scheduler_config.max_num_seqs
-    found = split_summary(summary_line(arguments, config, 300, slots))
+    found = split_summary(summary_line(arguments, 300, slots))
     tokens = config.cache_config.num_gpu_blocks * config.cache_config.block_size
     assert tokens > 100_000
     versions = found.pop("versions")
@@ -228,7 +229,7 @@ def test_one_line_summarizes_the_engine(demo_engine: InProcessEngine, settings: 
         "KV cache": f"{tokens} tokens",
         "concurrency": f"300 jobs, {slots} in the engine",
     }
-    chosen = split_summary(summary_line(arguments, config, "auto", 128))
+    chosen = split_summary(summary_line(arguments, "auto", 128))
     assert chosen["concurrency"] == "160 jobs (auto: 128 in the engine, 32 waiting)"
     for package in ("python 3.", "vllm", "torch 2.", "runpod 1."):
         assert package in versions
@@ -236,10 +237,8 @@ def test_one_line_summarizes_the_engine(demo_engine: InProcessEngine, settings: 
 
 def candidate(settings: Settings, **options: str) -> Candidate:
     name = settings.model_name
-    snapshot = find_snapshot(Artifact(name), Places(Path("/nowhere")))
-    return Candidate.from_snapshot(
-        Options().parse_engine_settings({"MODEL": name, **options}).arguments, snapshot
-    )
+    engine = Options().parse_engine_settings({"MODEL": name, **options}).arguments
+    return Candidate(engine, describe_directory(Path(name)))
 
 
 def read_cache_label(engine: InProcessEngine, label: str) -> int:

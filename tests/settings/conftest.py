@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 from support.settings import machine_with_gpus, read_settings
 
-from worker.engine import start
 from worker.engine.machine import Machine
+from worker.engine.start import Start
 from worker.settings.mistakes import SettingsError
 
 # Reads variables on a machine that has one GPU by default. Adds the name of a model.
-Read = Callable[..., start.StartupPlan]
+Read = Callable[..., Start]
 # Returns the error that is raised for variables with mistakes.
 Refuse = Callable[..., SettingsError]
 
@@ -25,7 +25,7 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def read() -> Read:
-    def read(machine: Machine | None = None, /, **settings: str) -> start.StartupPlan:
+    def read(machine: Machine | None = None, /, **settings: str) -> Start:
         return read_settings(
             {"MODEL_NAME": "org/model", **settings}, machine or machine_with_gpus(1)
         )

@@ -13,13 +13,13 @@ from worker.engine.description import chosen_defaults
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS, choose_tensor_parallel_size
 from worker.engine.seam.locations import import_from_vllm
-from worker.engine.start import StartupPlan
+from worker.engine.start import Start
 from worker.engine.start.steps import with_tensor_parallel_size
 
 ONE_GPU = machine_with_gpus(1)
 
 
-def automatic_choices(result: StartupPlan) -> dict[str, str]:
+def automatic_choices(result: Start) -> dict[str, str]:
     choices = list(chosen_defaults(result.main_arguments))
     assert [str(one) for one in choices] == [f"{c.name}={c.value} ({c.reason})" for c in choices]
     return {choice.name: f"{choice.value}: {choice.reason}" for choice in choices}
@@ -146,7 +146,7 @@ def test_only_an_unset_size_is_reduced_to_fit_the_two_heads_of_the_model(
     settings: dict[str, str], size: int, choice: str | None, demo_model: Path, read: Read
 ) -> None:
     result = read(machine_with_gpus(3), MODEL_NAME=str(demo_model), **settings)
-    arguments = with_tensor_parallel_size(result.main_arguments, result.context)
+    arguments = with_tensor_parallel_size(result.main_arguments, result)
     assert arguments.vllm_args.tensor_parallel_size == size
     shown = {one.name: f"{one.value}: {one.reason}" for one in arguments.defaults}
     assert shown.get("TENSOR_PARALLEL_SIZE") == choice

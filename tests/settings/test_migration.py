@@ -17,7 +17,7 @@ from support.tables.migration import Verdict
 from support.tables.migration import settings as table
 from support.tables.migration.settings import DifferentSetting, WorkingSetting
 
-from worker.engine import start
+from worker.engine.start import Start
 from worker.settings import Settings, names
 from worker.settings.mistakes import SettingsError
 
@@ -26,13 +26,13 @@ COLUMNS = ("setting", "verdict", "difference, or message at startup")
 ARGUMENTS = ("build argument", "verdict", "difference")
 
 
-def read(**settings: str) -> start.StartupPlan:
+def read(**settings: str) -> Start:
     os.environ.clear()
     os.environ.update({**HOME, "MODEL_NAME": "org/model", **settings})
     return read_settings(os.environ, machine_with_gpus(4))
 
 
-def read_path(result: start.StartupPlan, path: str) -> Any:
+def read_path(result: Start, path: str) -> Any:
     """Return the value at a path that starts at the worker's settings or at vLLM's arguments."""
     roots = {"settings": result.settings, "vllm": result.main_arguments.vllm_args}
 
@@ -72,7 +72,7 @@ def test_a_setting_with_a_difference_has_the_effect_that_the_page_states(
 
 
 def test_variables_of_libraries_and_of_other_software_change_no_setting() -> None:
-    def read_values(result: start.StartupPlan) -> Any:
+    def read_values(result: Start) -> Any:
         return result.settings.model_dump(), vars(result.main_arguments.vllm_args), result.warnings
 
     assert read_values(read(**table.LIBRARY_SETTINGS, **table.IGNORED)) == read_values(read())

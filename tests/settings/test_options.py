@@ -9,16 +9,15 @@ import pytest
 import vllm.envs
 from catalogue import GPU, Catalogue
 from support.releases import needs_pinned_vllm
-from support.settings import read_settings
+from support.settings import read_settings, start_on
 from table import LIBRARIES, ROWS, Row
 
-from worker.engine.arguments import StartupContext
 from worker.engine.machine import Machine
 from worker.engine.options import Options
 from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, PREREQUISITES
 from worker.engine.start import loading
+from worker.engine.start.artifacts import artifacts_in_arguments, artifacts_in_settings
 from worker.engine.start.configuring import configure_engine
-from worker.engine.start.needs import artifacts_in_arguments, artifacts_in_settings
 from worker.settings import Settings
 from worker.settings.names import LIBRARY_VARIABLES, OPTION_BY_SETTING
 from worker.settings.sources import gather_settings
@@ -182,6 +181,6 @@ def test_weights_on_a_network_disk_are_read_ahead(
     parsed = known.parse_engine_settings({"MODEL": str(demo_model)})
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
     monkeypatch.setattr(loading, "page_cache_capacity", lambda: 1 << 40)
-    changed, config = configure_engine(parsed.arguments, StartupContext(known.machine))
-    assert config.load_config.safetensors_load_strategy == "prefetch"
+    changed = configure_engine(parsed.arguments, start_on(known.machine))
+    assert changed.config.load_config.safetensors_load_strategy == "prefetch"
     assert "SAFETENSORS_LOAD_STRATEGY" in [default.name for default in changed.defaults]

@@ -10,9 +10,8 @@ from settings.conftest import Read, Refuse
 from support.models.minilm import MODEL
 from support.settings import machine_with_gpus
 
-from worker.engine import start
 from worker.engine.options.declarations import has_third_party_plugins
-from worker.engine.start import BootstrapSettings
+from worker.engine.start import Start
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import gather_settings
 
@@ -127,7 +126,7 @@ def test_an_operator_may_set_the_embedders_runner(read: Read) -> None:
 
 
 # Reads settings from the text of a config file, the description of a baked model, and variables.
-ReadSources = Callable[..., start.StartupPlan]
+ReadSources = Callable[..., Start]
 
 
 @pytest.fixture
@@ -135,14 +134,14 @@ def read_sources(tmp_path: Path) -> ReadSources:
     # In an image, the description of the baked model is in the root directory.
     config, baked = tmp_path / "config.yaml", tmp_path / "baked.json"
 
-    def read(
-        file: str = "", image: dict[str, Any] | None = None, **environ: str
-    ) -> start.StartupPlan:
+    def read(file: str = "", image: dict[str, Any] | None = None, **environ: str) -> Start:
         config.write_text(file)
         if image is not None:
             baked.write_text(json.dumps(image))
         raw = gather_settings({"VLLM_CONFIG_FILE": str(config), **environ}, baked)
-        return start.plan_startup(BootstrapSettings.validate_and_export(raw), machine_with_gpus(1))
+        start = Start.read(raw)
+        start.read_options(machine_with_gpus(1))
+        return start
 
     return read
 

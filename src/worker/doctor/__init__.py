@@ -7,14 +7,14 @@ and estimate the memory. They start no engine and download no weights.
 import contextlib
 import logging
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker.doctor.findings import Finding, Level, has_failure, render
-from worker.engine import start
-from worker.engine.start import BootstrapSettings
+from worker.engine.start import Start
 from worker.errors import WorkerError
 from worker.settings import Settings
 from worker.settings.environment import has_job_queue, set_unset_variables, unset_variable
@@ -65,26 +65,25 @@ def run_all_checks(
 
     If ``machine`` is not this machine, ``judge`` yields the findings on whether the models fit.
     """
-    bootstrap = BootstrapSettings.validate_and_export(raw_settings)
-    lookups, hub_findings = None, list[Finding]()
-    if bootstrap.settings:
-        set_unset_variables(_QUIET_LIBRARIES)
+    start = Start.read(raw_settings)
+    set_unset_variables(_QUIET_LIBRARIES)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        lookups = None
         try:
             from worker.doctor.lookups import Lookups  # noqa: PLC0415 - reads exported variables
         except ValueError as error:
             text = f"the hub's library can't be imported: {error}"
             change = "correct HF_ENDPOINT, or the other variables that it reads"
-            hub_findings = [Finding(Level.FAIL, "hub", text, change)]
+            yield Finding(Level.FAIL, "hub", text, change)
         else:
-            lookups = Lookups(raw_settings)
-    plan, findings = _plan_startup(bootstrap, machine)
-    if bootstrap.settings:
-        findings += report_volume(bootstrap.settings)
-    yield from [*findings, *hub_findings]
-    if lookups and _is_vllm_imported():
-        from worker.doctor import engines  # noqa: PLC0415 - it imports vLLM
+            searched = raw_settings if start.has_model else RawSettings()
+            lookups = Lookups(searched, Path(folder))
+        accepted, findings = _read_options(start, machine)
+        yield from [*findings, *report_volume(start.settings)]
+        if lookups and _is_vllm_imported():
+            from worker.doctor import engines  # noqa: PLC0415 - it imports vLLM
 
-        yield from engines.check_engines(lookups, plan, judge)
+            yield from engines.check_engines(lookups, accepted, judge)
 
 
 def report_volume(settings: Settings) -> Iterator[Finding]:
@@ -115,39 +114,40 @@ def missing_key_note(settings: Settings) -> str:
     )
 
 
-def _plan_startup(
-    bootstrap: BootstrapSettings, machine: "Machine | None"
-) -> tuple[start.StartupPlan | None, list[Finding]]:
-    """Return the plan of the worker's startup, or None if it fails, and findings on settings."""
+def _read_options(start: Start, machine: "Machine | None") -> tuple[Start | None, list[Finding]]:
+    """Read the options of a start; return it, or None if they can't be read, and findings.
+
+    If settings are wrong, the start that is returned is another one, without these settings.
+    """
     try:
-        plan = start.plan_startup(bootstrap, machine)
+        start.read_options(machine)
     except SettingsError as error:
-        return _plan_without_mistakes(bootstrap.raw_settings, error, machine)
+        return _read_valid_options(start.raw, error, machine)
     except WorkerError as error:
         return None, [Finding(Level.FAIL, "vLLM", error.message)]
-    accepted = Finding(Level.OK, "settings", f"{', '.join(plan.accepted_settings)}: accepted")
-    return plan, [accepted, *_warning_findings(plan.warnings)]
+    accepted = Finding(Level.OK, "settings", f"{', '.join(start.accepted_settings)}: accepted")
+    return start, [accepted, *_warning_findings(start.warnings)]
 
 
-def _plan_without_mistakes(
+def _read_valid_options(
     raw: RawSettings, error: SettingsError, machine: "Machine | None"
-) -> tuple[start.StartupPlan | None, list[Finding]]:
-    """Unset the wrong settings; return a plan without them, or None, and findings."""
+) -> tuple[Start | None, list[Finding]]:
     wrong = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in error.mistakes]
     # The name of a mistake in several variables lists all of them.
     names = {name for mistake in error.mistakes for name in mistake.name.split(", ")}
     for name in names:
         # vLLM reads some variables itself, so excluding them from the settings is not enough.
         unset_variable(name)
-    plan = None
+    valid = None
     if _is_vllm_imported():
+        start = Start.read(raw.without_settings(names))
         with contextlib.suppress(WorkerError):
-            bootstrap = BootstrapSettings.validate_and_export(raw.without_settings(names))
-            plan = start.plan_startup(bootstrap, machine)
-    if plan:
+            start.read_options(machine)
+            valid = start
+    if valid:
         text = f"{wrong[-1].text}\nthe checks below ignore {', '.join(sorted(names))}"
         wrong[-1] = replace(wrong[-1], text=text)
-    return plan, [*wrong, *_warning_findings(error.warnings)]
+    return valid, [*wrong, *_warning_findings(error.warnings)]
 
 
 def _is_vllm_imported() -> bool:

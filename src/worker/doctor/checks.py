@@ -1,4 +1,4 @@
-"""Checks of a model's source, files and properties, and of the startup time; not of memory."""
+"""Reports of a model's source and properties; checks of the disk's space and the startup time."""
 
 import math
 import shutil
@@ -6,13 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, readable_size
-from worker.engine.model_config import TRANSCRIPTION_ONLY, ModelSupport, supports_quantization
 from worker.engine.options.combinations import AUTO, REASONING_PARSER, TOOL_PARSER
 from worker.engine.start.parsers import choose_family_by_files
 from worker.process.estimates import ERROR_MARGIN
-from worker.settings import history
 from worker.store import Origin, Snapshot
-from worker.store.files import weight_patterns
 
 # Variable for the time that the platform waits for a startup, and its default in seconds.
 INIT_TIMEOUT = "RUNPOD_INIT_TIMEOUT"
@@ -46,24 +43,6 @@ def report_origin(snapshot: Snapshot) -> Iterator[Finding]:
         )
 
 
-def check_weights(snapshot: Snapshot, load_format: str) -> Iterator[Finding]:
-    """Check that the weights exist and are complete, and that config.json can be read."""
-    remedy = "download the model again, or name another one"
-    if snapshot.damage:
-        yield Finding(Level.FAIL, "weights", snapshot.damage, remedy)
-    if snapshot.absent_weights:
-        names = _names_with_verb(snapshot.absent_weights)
-        text = f"{names} in the index of the weights, but missing"
-        yield Finding(Level.FAIL, "weights", text, remedy)
-    patterns = weight_patterns(load_format)
-    if patterns and not (snapshot.weights or snapshot.absent_weights):
-        text = f"there are no weights: no {' or '.join(patterns)}"
-        yield Finding(Level.FAIL, "weights", text, "name a model that vLLM can load")
-    if not snapshot.config:
-        text = "there is no readable config.json, so the model's shape is unknown"
-        yield Finding(Level.UNKNOWN, "architecture", text)
-
-
 def check_disk_space(snapshot: Snapshot) -> Iterator[Finding]:
     """Check that the disk has enough space for the download."""
     if not snapshot.not_downloaded:
@@ -81,46 +60,23 @@ def check_disk_space(snapshot: Snapshot) -> Iterator[Finding]:
         yield Finding(Level.WARN if close else Level.OK, "disk", text)
 
 
-def check_architecture(model: Candidate) -> Iterator[Finding]:
-    """Check that vLLM supports the model's architecture, and that a route can use the model."""
-    names = model.architectures
-    if not names:
+def report_architecture(model: Candidate) -> Iterator[Finding]:
+    """Report whose code runs the model."""
+    if not model.architectures or model.engine.config is None:
         return
-    named = ", ".join(names)
-    if not model.has_route:
-        change = "use a model that generates text, embeds or ranks"
-        yield Finding(Level.FAIL, "architecture", f"{named}: {TRANSCRIPTION_ONLY}", change)
-    elif model.support is ModelSupport.OWN:
-        yield Finding(Level.OK, "architecture", named)
-    elif model.support is ModelSupport.NONE:
-        yield _unknown_architecture_finding(names)
-    elif model.is_runnable:
-        owner = (
-            "transformers'" if model.support is ModelSupport.TRANSFORMERS else "the repository's"
+    named = ", ".join(model.architectures)
+    if model.engine.config.model_config.using_transformers_backend():
+        text = (
+            f"vLLM has no code for {named}: it runs that of transformers or of the repository, if "
+            "that is compatible"
         )
-        text = f"vLLM has no code for {named}: it runs {owner} code, if that is compatible"
         yield Finding(Level.WARN, "architecture", text)
     else:
-        text = f"vLLM has no code for {named}, and the repository's own code is not trusted"
-        change = f"set {model.engine.prefix}TRUST_REMOTE_CODE=1 if you trust it"
-        yield Finding(Level.FAIL, "architecture", text, change)
+        yield Finding(Level.OK, "architecture", named)
 
 
-def _unknown_architecture_finding(names: Sequence[str]) -> Finding:
-    text = f"the installed vLLM does not support {', '.join(names)}"
-    removals = [last for name in names if (last := history.find_removal("architectures", name))]
-    later = [new for name in names if (new := history.find_first_release("architectures", name))]
-    if removals:
-        change = f"use an image with vLLM {removals[0].last}, the last release known to support it"
-    elif later:
-        change = f"use an image with vLLM {later[0]} or a later one"
-    else:
-        change = "use another model, or an image with a vLLM that supports it"
-    return Finding(Level.FAIL, "architecture", text, change)
-
-
-def check_context_length(model: Candidate) -> Iterator[Finding]:
-    """Check MAX_MODEL_LEN against the lengths that vLLM accepts for the model."""
+def report_context_length(model: Candidate) -> Iterator[Finding]:
+    """Report the context's length; warn if it is longer than the model's own."""
     if (shape := model.shape) is None:
         return
     requested, name = model.vllm_arguments.max_model_len, f"{model.engine.prefix}MAX_MODEL_LEN"
@@ -132,29 +88,18 @@ def check_context_length(model: Candidate) -> Iterator[Finding]:
     elif shape.max_length and requested > shape.max_length:
         limit = f"{shape.length_key} is {shape.max_length}"
         text = f"{name}={requested} is more than the model supports: {limit}"
-        # This is only a warning: vLLM may be configured to allow the length, and the limit of an
-        # embedding model may depend on files that are not on this machine.
-        change = f"set {name}={shape.max_length}, or leave it unset{model.propose_yarn()}"
+        # vLLM was configured to allow the length, or the configuration has been refused.
+        change = f"set {name}={shape.max_length}, or leave it unset"
         yield Finding(Level.WARN, "context", text, change)
     else:
         text = f"{requested} of the model's {shape.max_length or 'any'} tokens"
         yield Finding(Level.OK, "context", text)
 
 
-def check_quantization(model: Candidate) -> Iterator[Finding]:
-    """Check that vLLM supports the checkpoint's quantization method."""
-    method = model.quantization_method
-    if not method:
-        return
-    # If vLLM has read the model's shape, it knows the method, perhaps by another name.
-    if supports_quantization(method) or model.shape:
+def report_quantization(model: Candidate) -> Iterator[Finding]:
+    """Report the checkpoint's quantization method."""
+    if method := model.quantization_method:
         yield Finding(Level.OK, "quantization", method)
-        return
-    removal = history.find_removal("choices", f"QUANTIZATION={method}")
-    level = Level.FAIL if removal else Level.WARN
-    known = f"; vLLM {removal.last} supported it" if removal else ""
-    text = f"the installed vLLM does not support the checkpoint's quantization, {method}{known}"
-    yield Finding(level, "quantization", text, "use a checkpoint with another quantization")
 
 
 def report_parsers(model: Candidate) -> Iterator[Finding]:
@@ -163,16 +108,18 @@ def report_parsers(model: Candidate) -> Iterator[Finding]:
     auto = [key for key in (TOOL_PARSER, REASONING_PARSER) if getattr(options, key.lower()) == AUTO]
     if not auto:
         return
-    if model.is_on_disk:
-        directory = str(model.snapshot.directory)
-        options = model.engine.with_options(model=directory).vllm_args
     choice = choose_family_by_files(options, model.architectures)
     level = Level.OK if choice.family else Level.WARN
     yield Finding(level, "parsers", choice.describe_parsers(auto))
 
 
-# Checks of a ``Candidate``, except the memory check.
-MODEL_CHECKS = (check_architecture, check_quantization, report_parsers, check_context_length)
+# Reports of a ``Candidate`` that vLLM accepts.
+MODEL_REPORTS = (
+    report_architecture,
+    report_quantization,
+    report_parsers,
+    report_context_length,
+)
 
 
 def check_startup_timeout(
@@ -208,8 +155,3 @@ def check_startup_timeout(
         yield Finding(Level.WARN, "start-up time", text, change)
     else:
         yield Finding(Level.OK, "start-up time", text)
-
-
-def _names_with_verb(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return f"{', '.join(names[:3])}{more} {'are' if len(names) > 1 else 'is'}"

@@ -1,25 +1,27 @@
 """Look-ups of models and other artifacts, on the disk and on the hub.
 
-Models are looked up while vLLM is imported; adapters, draft models and other tokenizers follow.
+Models are looked up while vLLM is imported; adapters, draft models and other tokenizers follow. All
+files but the weights of a model on the hub are downloaded to a temporary directory.
 """
 
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import replace
+from pathlib import Path
 
 from worker.doctor.findings import Finding, Level
 from worker.engine.arguments import EngineArguments
-from worker.engine.start.artifacts import places_to_search
-from worker.engine.start.needs import artifacts_in_settings, is_searched_by_store
+from worker.engine.start.artifacts import (
+    artifacts_in_settings,
+    is_searched_by_store,
+    places_to_search,
+)
 from worker.settings.environment import process_environ
 from worker.settings.sources import RawSettings
 from worker.store import ACCESS_REASONS, Artifact, ArtifactKind, ModelUnavailable, Origin, Snapshot
-from worker.store.files import has_required_files
 from worker.store.hub import find_snapshot
-from worker.volume.adapters import CONFIG, WEIGHTS
 
 # Seconds that the look-up of an artifact may take, about as long as the import of vLLM.
-HUB_TIMEOUT_S = 8.0
+HUB_TIMEOUT_S = 15.0
 # Suffix of the settings that name an engine's model.
 _MODEL_SETTING = "MODEL_NAME"
 
@@ -31,9 +33,11 @@ class Lookups:
         models: The models that the settings name, by the prefixes of their engines' settings.
     """
 
-    def __init__(self, raw_settings: RawSettings) -> None:
+    def __init__(self, raw_settings: RawSettings, folder: Path) -> None:
+        """Start to look up models; files from the hub are stored in ``folder``."""
         # The process exits without waiting for the pool's threads.
         self._pool = ThreadPoolExecutor()
+        self._folder = folder
         self._pending: dict[Artifact, tuple[Future[Snapshot], float]] = {}
         self._places = places_to_search(process_environ())
         self.models = {
@@ -48,7 +52,7 @@ class Lookups:
         """Start to look up an artifact, unless its look-up has already been started."""
         if artifact not in self._pending:
             deadline = time.monotonic() + HUB_TIMEOUT_S
-            future = self._pool.submit(find_snapshot, artifact, self._places)
+            future = self._pool.submit(find_snapshot, artifact, self._places, self._folder)
             self._pending[artifact] = (future, deadline)
 
     def wait_for_result(self, artifact: Artifact) -> Snapshot | Finding:
@@ -71,32 +75,18 @@ class Lookups:
             return Finding(Level.FAIL, "model", f"{artifact.model} can't be read: {reason}")
 
 
-def check_artifact(
-    artifact: Artifact, result: Snapshot | Finding, engine: EngineArguments
-) -> Finding:
-    """Check that an adapter, draft model or tokenizer of an engine exists and has its files."""
+def report_part(artifact: Artifact, result: Snapshot | Finding, engine: EngineArguments) -> Finding:
+    """Report where an adapter, draft model or tokenizer of an engine is, or why it is nowhere."""
     topic = "draft model" if artifact.kind is ArtifactKind.MODEL else artifact.kind
     # A finding names an adapter as the setting does, and other artifacts by the setting's name.
     names = {module.path: module.name for module in engine.vllm_args.lora_modules or ()}
     name = names.get(artifact.model, artifact.setting)
     if isinstance(result, Finding):
-        return replace(result, topic=topic, text=f"{name}: {result.text}")
-    if problem := _file_problem(artifact, result):
-        text = f"{name}: {problem} in {artifact.model}"
-        return Finding(Level.FAIL, topic, text, f"name another {topic}")
+        return Finding(result.level, topic, f"{name}: {result.text}", result.change)
+    if result.refusal:
+        text = f"{name}: {result.refusal.problem}"
+        return Finding(Level.FAIL, topic, text, result.refusal.remedy)
     where = {Origin.DIRECTORY: "is a directory", Origin.DOWNLOAD: "is on the hub"}.get(
         result.origin, f"was found in the {result.origin}"
     )
     return Finding(Level.OK, topic, f"{name}: {artifact.model} {where}")
-
-
-def _file_problem(artifact: Artifact, snapshot: Snapshot) -> str:
-    """Return the problem of an artifact's files; empty if there is no problem."""
-    names = [file.name for file in (*snapshot.weights, *snapshot.others)]
-    if artifact.kind is ArtifactKind.TOKENIZER:
-        return "" if has_required_files(names, artifact) else "there are no tokenizer files"
-    if artifact.kind is ArtifactKind.ADAPTER and CONFIG not in names:
-        return f"there is no {CONFIG}"
-    if artifact.kind is ArtifactKind.ADAPTER and not snapshot.weights:
-        return f"there is no {WEIGHTS}"
-    return snapshot.damage or ("" if snapshot.weights else "there are no weights")

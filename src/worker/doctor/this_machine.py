@@ -3,8 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from pydantic import ValidationError
-
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import (
     CANNOT_BUILD,
@@ -79,14 +77,8 @@ def _unknown_size_finding(model: Candidate, machine: Machine) -> Finding | None:
     except MachineUnfit as error:
         return Finding(Level.UNKNOWN, "memory", f"{CANNOT_BUILD}: {error.message}")
     except StartFailed as error:
-        # An unknown architecture and an invalid configuration have their own findings.
-        known = model.shape is None or isinstance(error.__cause__, ValidationError)
-        if model.is_on_disk and not known and isinstance(error.__cause__, LookupError | ValueError):
-            # The startup builds the same layers, so it would fail, too.
-            return Finding(Level.FAIL, "model", error.message)
-        why = "" if known else f": {error.message}"
-        text = f"the memory that the model needs is unknown{why}"
-        return Finding(Level.UNKNOWN, "memory", text)
+        # The startup builds the same layers, so it would fail, too.
+        return Finding(Level.FAIL, "model", error.message)
     return None
 
 
@@ -156,7 +148,7 @@ def _check_kv_cache(model: Candidate, min_len: int, ram: int) -> Finding:
         if requested is None:
             with plan.override_context_length(context):
                 shorter = fitting.short_context_warning(
-                    model.engine, plan.config, plan.default_context_length, min_len
+                    replace(model.engine, config=plan.config), plan.default_context_length, min_len
                 )
     except (ValueError, StartFailed) as error:
         most = ram * USABLE_MEMORY_SHARE - estimate_weight_bytes(model, model.cache_plan()).high

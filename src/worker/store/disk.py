@@ -1,7 +1,7 @@
 """Describes models in directories: lists their files and checks whether these look complete."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
 
@@ -9,10 +9,16 @@ from safetensors import SafetensorError, safe_open
 
 from worker.store import files
 from worker.store.files import CONFIG, INDEX
-from worker.store.snapshot import Artifact, ArtifactKind, ArtifactLocation, File, Origin, Snapshot
+from worker.store.refusals import ModelUnavailable, Reason
+from worker.store.snapshot import Artifact, ArtifactKind, ArtifactLocation, File, Snapshot
 
 # Part of safetensors' message about a file whose size does not match its header.
 _INCOMPLETE = "incomplete metadata"
+# Files by which a directory is recognized as an adapter, and as a pipeline of diffusers.
+ADAPTER_CONFIG, PIPELINE_CONFIG = "adapter_config.json", "model_index.json"
+# Start of a pointer of Git LFS, and the maximum size that its specification allows.
+_LFS_HEADER = b"version https://git-lfs.github.com/spec/"
+_MAX_POINTER_BYTES = 1024
 
 
 def read_snapshot(location: ArtifactLocation) -> Snapshot:
@@ -24,63 +30,102 @@ def read_snapshot(location: ArtifactLocation) -> Snapshot:
     def to_files(names: list[str]) -> tuple[File, ...]:
         return tuple(File(name, paths[name].stat().st_size) for name in names)
 
-    tensors, damage = count_elements([paths[name] for name in weights])
     return Snapshot(
         model=location.artifact.model,
         origin=location.origin,
         directory=location.directory,
+        small_files=location.directory,
         commit=location.commit,
         weights=to_files(weights),
         others=to_files(files.non_weight_files(paths)),
-        absent_weights=tuple(name for name in named if name not in paths),
         config=files.parse_json_object(read_text_or_empty(paths.get(CONFIG))),
-        tensors=tensors,
-        damage=damage,
+        tensors=count_elements([paths[name] for name in weights])[0],
         skipped=location.skipped,
     )
 
 
 def loading_problem(directory: Path, artifact: Artifact) -> str | None:
     """Return why a directory without a manifest can't be loaded, or None."""
-    snapshot = read_snapshot(ArtifactLocation(artifact, directory, Origin.DIRECTORY))
-    weights = [file.name for file in snapshot.weights]
-    if problem := _weights_problem(weights, snapshot.absent_weights, snapshot.damage):
+    paths = dict(_files_with_relative_names(directory))
+    named = files.weight_files(paths, read_text_or_empty(paths.get(INDEX)), artifact)
+    if problem := _weights_problem(paths, named):
         return problem
-    names = [file.name for file in (*snapshot.weights, *snapshot.others)]
-    if not files.has_required_files(names, artifact):
+    if not files.has_required_files([*named, *files.non_weight_files(paths)], artifact):
         return nothing_to_load_message(artifact)
-    if artifact.kind is ArtifactKind.MODEL and not snapshot.config:
+    if artifact.kind is ArtifactKind.MODEL and not files.MODEL_CONFIGS & paths.keys():
         return f"{CONFIG} is missing"
     return None
 
 
-def weights_problem(directory: Path, artifact: Artifact) -> str | None:
-    """Return why the weights in an operator's directory can't be loaded, or None.
+def check_directory(location: ArtifactLocation) -> None:
+    """Check that an operator's directory is of the artifact's kind, and that its weights load.
 
     Raises:
+        ModelUnavailable: It can't be loaded; with the reason.
         OSError: The directory or a file can't be read.
     """
-    patterns = files.weight_patterns(artifact.load_format)
-    if not patterns:
-        return None
+    directory, artifact = location.directory, location.artifact
     by_name = _candidate_weight_paths(directory)
-    named = files.weight_files(by_name, read_text_or_empty(by_name.get(INDEX)), artifact)
-    present = [name for name in named if name in by_name]
-    absent = tuple(name for name in named if name not in by_name)
-    _, damage = count_elements([by_name[name] for name in present])
-    if problem := _weights_problem(present, absent, damage):
-        return problem
-    return None if named else f"no file matches {' or '.join(patterns)}"
+
+    def read_text(name: str) -> str:
+        return read_text_or_empty(directory / name)
+
+    if wrong := find_wrong_kind([path.name for path in directory.iterdir()], read_text, artifact):
+        raise ModelUnavailable(artifact, *wrong)
+    if artifact.kind is not ArtifactKind.MODEL:
+        return
+    named = files.weight_files(by_name, read_text(INDEX), artifact)
+    for name in named:
+        if name in by_name and is_lfs_pointer(by_name[name]):
+            raise ModelUnavailable(artifact, Reason.LFS_POINTER, name)
+    problem = _weights_problem(by_name, named)
+    patterns = files.weight_patterns(artifact.load_format)
+    if patterns and not named:
+        problem = f"no file matches {' or '.join(patterns)}"
+    if problem:
+        raise ModelUnavailable(artifact, Reason.BROKEN_FILES, problem)
 
 
-def _weights_problem(
-    present: Sequence[str], absent: Sequence[str], damage: str | None
-) -> str | None:
+def find_wrong_kind(
+    names: Sequence[str], read_text: Callable[[str], str], artifact: Artifact
+) -> tuple[Reason, str] | None:
+    """Return why a directory or repository is something else than the artifact, by its files.
+
+    Returns the arguments of ``ModelUnavailable``, or None. ``read_text`` returns a file's text.
+    """
+    kind, wrong = artifact.kind, None
+    if kind is ArtifactKind.TOKENIZER and not files.has_required_files(names, artifact):
+        wrong = Reason.NO_TOKENIZER, ""
+    elif kind is ArtifactKind.ADAPTER and ADAPTER_CONFIG not in names:
+        wrong = Reason.NO_ADAPTER, ""
+    elif kind is not ArtifactKind.MODEL or files.MODEL_CONFIGS & {*names}:
+        pass
+    elif ADAPTER_CONFIG in names:
+        base = files.parse_json_object(read_text(ADAPTER_CONFIG)).get("base_model_name_or_path")
+        wrong = Reason.ADAPTER, str(base or "<its base model>")
+    elif PIPELINE_CONFIG in names:
+        wrong = Reason.PIPELINE, ""
+    elif {"snapshots", "refs"} <= {*names}:
+        folder = Path(artifact.model).absolute().name
+        wrong = Reason.CACHE_FOLDER, "/".join(folder.split("--")[1:]) or "<owner>/<name>"
+    return wrong
+
+
+def is_lfs_pointer(path: Path) -> bool:
+    """Return whether a file is the pointer that Git leaves without its extension LFS."""
+    if not path.is_file() or path.stat().st_size > _MAX_POINTER_BYTES:
+        return False
+    return path.read_bytes().startswith(_LFS_HEADER)
+
+
+def _weights_problem(paths: Mapping[str, Path], named: Sequence[str]) -> str | None:
+    """Return why some of the named weights can't be loaded, or None; ``paths`` are by name."""
+    absent = [name for name in named if name not in paths]
     # The names of shards contain their total number. This covers weights without an index, and
     # shards that the index omits.
-    if lacking := [*absent, *files.missing_shards(present)]:
+    if lacking := [*absent, *files.missing_shards(named)]:
         return f"{lacking[0]} is missing"
-    return damage
+    return count_elements([paths[name] for name in named])[1]
 
 
 def nothing_to_load_message(artifact: Artifact) -> str:

@@ -11,6 +11,8 @@ from worker.store.snapshot import Artifact, ArtifactKind
 
 INDEX = "model.safetensors.index.json"
 CONFIG = "config.json"
+# A model has one of these, in the format of Hugging Face or of Mistral.
+MODEL_CONFIGS = frozenset({CONFIG, "params.json"})
 # Configuration files that may refer to code.
 CONFIGS = (CONFIG, "tokenizer_config.json", "preprocessor_config.json", "processor_config.json")
 
@@ -27,6 +29,7 @@ _PATTERNS = {
     "pt": ("*.pt",),
     "npcache": ("*.bin",),
     "gguf": ("*.gguf",),
+    "sharded_state": ("model-rank-0-part-*.safetensors",),
     "dummy": (),
 }
 
@@ -128,6 +131,11 @@ def has_required_files(names: Iterable[str], artifact: Artifact) -> bool:
 
 def _is_tokenizer_file(name: str) -> bool:
     return name.endswith(_TOKENIZER_SUFFIXES) or any(word in name for word in _TOKENIZER_WORDS)
+
+
+def is_vocabulary(name: str) -> bool:
+    """Return whether a file may have the vocabulary of a tokenizer."""
+    return _is_tokenizer_file(name) and not name.endswith("_config.json")
 
 
 def code_repositories(configuration: str) -> set[str]:

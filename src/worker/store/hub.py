@@ -6,10 +6,10 @@ import re
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from logging import getLogger
 from pathlib import Path
@@ -40,6 +40,10 @@ _TOKEN = re.compile(r"[!-~]*")
 # Number of safetensors headers to read concurrently, and their maximum number in total.
 _PARALLEL_HEADERS = 16
 _MAX_HEADERS = 64
+# Number of files to download concurrently, and the maximum size of a file that isn't counted among
+# the weights: the largest tokenizers have less than 40 MB.
+_PARALLEL_DOWNLOADS = 8
+_MAX_SMALL_BYTES = 64_000_000
 
 
 @dataclass(frozen=True)
@@ -73,42 +77,66 @@ def list_files(api: HfApi, artifact: Artifact, timeout_s: float = TIMEOUT_S) -> 
     return RepositoryListing(info.id, str(info.sha), listed, bool(info.gated))
 
 
-def find_snapshot(artifact: Artifact, places: Places, endpoint: str | None = None) -> Snapshot:
-    """Find a model on the disk or on the hub, as a worker does at startup, without downloading it.
+def find_snapshot(
+    artifact: Artifact, places: Places, folder: Path, endpoint: str | None = None
+) -> Snapshot:
+    """Find a model on the disk or on the hub, as a worker does at startup, without its weights.
 
-    ``endpoint`` is the address of a hub other than the library's default.
+    Args:
+        artifact: The model.
+        places: The places to search on the disk.
+        folder: Directory for the other files of a model that is on the hub only.
+        endpoint: The address of a hub other than the library's default.
 
     Raises:
-        ModelUnavailable: The model is neither on the disk nor on the hub, or the hub denies access.
+        ModelUnavailable: The model is neither on the disk nor on the hub, the hub denies access, or
+            the files are not a model's.
+        OSError: The model's directory can't be read.
     """
     location = resolve_on_disk(artifact, places)
     if isinstance(location, ArtifactLocation):
-        return disk.read_snapshot(location)
+        refusal = None
+        if location.origin is Origin.DIRECTORY:
+            try:
+                disk.check_directory(location)
+            except ModelUnavailable as error:
+                if error.reason is not Reason.BROKEN_FILES:
+                    raise
+                refusal = error
+        return replace(disk.read_snapshot(location), refusal=refusal)
     api = HfApi(endpoint=endpoint)
     with translate_errors(artifact):
         listing = list_files(api, artifact)
         commit = _HubCommit(api, artifact, listing.commit, places)
-        # Listing a gated repository's files needs no access to it, but reading a file does.
-        config = files.parse_json_object(commit.read_text_or_empty(CONFIG, listing.files))
-        named = files.weight_files(
-            listing.files, commit.read_text_or_empty(INDEX, listing.files), artifact
-        )
-        weights = tuple(listing.files[name] for name in named if name in listing.files)
-        tensors, damage = commit.count_elements(weights)
         names = files.non_weight_files(listing.files, artifact.code)
+        small = [name for name in names if listing.files[name].size <= _MAX_SMALL_BYTES]
+        # Listing a gated repository's files needs no access to it, but reading a file does.
+        place = commit.download(small, folder)
+
+        def read_text(name: str) -> str:
+            return disk.read_text_or_empty(place / name)
+
+        if wrong := disk.find_wrong_kind([*listing.files], read_text, artifact):
+            raise ModelUnavailable(artifact, *wrong)
+        needed = files.needed_files(listing.files, read_text(INDEX), artifact)
+        absent, refusal = [name for name in needed if name not in listing.files], None
+        if absent or not files.has_required_files(needed, artifact):
+            refusal = ModelUnavailable(artifact, Reason.NO_FILES, ", ".join(absent[:3]))
+        named = files.weight_files(listing.files, read_text(INDEX), artifact)
+        weights = tuple(listing.files[name] for name in named if name in listing.files)
         others = tuple(listing.files[name] for name in names)
         return Snapshot(
             model=artifact.model,
             origin=Origin.DOWNLOAD,
             directory=repository_folder(places.download_cache(artifact), artifact.model),
+            small_files=place,
             commit=listing.commit,
             weights=weights,
             others=others,
             not_downloaded=commit.missing_files(weights + others),
-            absent_weights=tuple(name for name in named if name not in listing.files),
-            config=config,
-            tensors=tensors,
-            damage=damage,
+            config=files.parse_json_object(read_text(CONFIG)),
+            tensors=commit.count_elements(weights),
+            refusal=refusal,
             gated=listing.gated,
             skipped=location.skipped,
         )
@@ -207,22 +235,26 @@ class _HubCommit:
     commit: str
     places: Places
 
-    def read_text_or_empty(self, name: str, repository_files: Mapping[str, File]) -> str:
-        """Return the text of a small file; an empty string if the repository lacks the file."""
-        if name not in repository_files:
-            return ""
-        if path := self._cached_path(name):
-            return path.read_text(errors="replace")
-        with tempfile.TemporaryDirectory() as folder:
-            copy = hf_hub_download(
+    def download(self, names: Sequence[str], folder: Path) -> Path:
+        """Download files to a directory in ``folder``; return the directory."""
+        place = Path(tempfile.mkdtemp(dir=folder)) / Path(self.artifact.model).name
+        place.mkdir()
+
+        def download(name: str) -> None:
+            hf_hub_download(
                 self.artifact.model,
                 name,
                 revision=self.commit,
-                cache_dir=folder,
+                local_dir=place,
                 endpoint=self.api.endpoint,
                 etag_timeout=TIMEOUT_S,
             )
-            return Path(copy).read_text(errors="replace")
+
+        with ThreadPoolExecutor(_PARALLEL_DOWNLOADS) as pool:
+            # Iterating raises the first error.
+            for _ in pool.map(download, names):
+                pass
+        return place
 
     def missing_files(self, needed: tuple[File, ...]) -> tuple[File, ...]:
         """Return the files to download: those that the cache doesn't have, in any commit."""
@@ -233,22 +265,22 @@ class _HubCommit:
 
         return tuple(file for file in needed if not is_cached(file))
 
-    def count_elements(self, weights: tuple[File, ...]) -> tuple[Counter[str] | None, str | None]:
+    def count_elements(self, weights: tuple[File, ...]) -> Counter[str] | None:
         """Return the same as ``disk.count_elements``, with up to 64 headers from the hub."""
         cached = [self._cached_path(file.name) for file in weights]
         if all(cached):
-            return disk.count_elements([path for path in cached if path])
+            return disk.count_elements([path for path in cached if path])[0]
         is_other_format = not all(file.name.endswith(".safetensors") for file in weights)
         if is_other_format or len(weights) > _MAX_HEADERS:
-            return None, None
+            return None
         total: Counter[str] = Counter()
         try:
             with ThreadPoolExecutor(_PARALLEL_HEADERS) as pool:
                 for counts in pool.map(self._element_counts_in_header, weights):
                     total.update(counts)
         except (errors.SafetensorsParsingError, errors.NotASafetensorsRepoError):
-            return None, None
-        return total, None
+            return None
+        return total
 
     def _element_counts_in_header(self, file: File) -> dict[str, int]:
         metadata = self.api.parse_safetensors_file_metadata(

@@ -9,7 +9,8 @@ from worker.store.snapshot import Artifact
 class Reason(Enum):
     """Why a model is unavailable: descriptions of the problem and of the remedy.
 
-    {setting} and {revision} are replaced by the names of the model's settings.
+    {setting} and {revision} are replaced by the names of the model's settings, {prefix} by the
+    prefix of its engine's settings, and {detail} by the argument of ``ModelUnavailable``.
     """
 
     NOT_A_REPOSITORY = (
@@ -60,6 +61,33 @@ class Reason(Enum):
         "copy the whole model again, set {setting} to another one, or LOAD_FORMAT to the format "
         "of its weights",
     )
+    NO_TOKENIZER = (
+        "there are no files of a tokenizer",
+        "copy the whole model again, or set {setting} to a model with the same tokenizer",
+    )
+    NO_ADAPTER = (
+        "there is no adapter_config.json, so this is not an adapter",
+        "set {setting} to the directory or repository of an adapter",
+    )
+    LFS_POINTER = (
+        "{detail} is a pointer of Git LFS, not the file itself",
+        "run `git lfs pull` where it was cloned, or download the model again",
+    )
+    ADAPTER = (
+        "this is an adapter of {detail}, not a model",
+        "set {setting}={detail} and {prefix}ENABLE_LORA=1, and name this adapter in "
+        "{prefix}LORA_MODULES=<name>=<path>, or copy it to adapters/<name> on the volume",
+    )
+    PIPELINE = (
+        "this is a pipeline of diffusers (model_index.json), and vLLM serves models that generate "
+        "text, embed or rank",
+        "set {setting} to such a model",
+    )
+    CACHE_FOLDER = (
+        "this is the folder of a repository in a cache of the hub, and not the model",
+        "set {setting}={detail}, which is looked for in HF_HOME and BASE_PATH, or name a directory "
+        "in its snapshots",
+    )
     WRONG_CHECKSUM = (
         "the hub's data does not match its listing",
         "try again; if it happens again, set {revision} to another commit",
@@ -106,7 +134,7 @@ class ModelUnavailable(StartFailed):
     Args:
         artifact: The model.
         reason: The reason, which has the messages.
-        detail: Text to add to the problem, in brackets.
+        detail: Text for {detail} of the reason; added to the problem in brackets if it has none.
     """
 
     def __init__(self, artifact: Artifact, reason: Reason, detail: str = "") -> None:
@@ -116,8 +144,13 @@ class ModelUnavailable(StartFailed):
         if revision == setting:
             # Draft models and adapters have no separate setting for the revision.
             revision = f"the revision in {setting}"
-        self.problem = f"{artifact}: {problem}{detail and f' ({detail})'}"
-        self.remedy = remedy.format(setting=setting, revision=revision)
-        super().__init__(f"{self.problem}: {self.remedy}")
+        words = {
+            "setting": setting,
+            "revision": revision,
+            "prefix": setting.removesuffix("MODEL_NAME") if setting.endswith("MODEL_NAME") else "",
+            "detail": detail,
+        }
+        brackets = f" ({detail})" if detail and "{detail}" not in problem + remedy else ""
+        super().__init__(f"{artifact}: {problem.format(**words)}{brackets}", remedy.format(**words))
         self.affects_all_workers = reason not in TEMPORARY_REASONS
         self.artifact, self.reason, self.detail = artifact, reason, detail

@@ -6,6 +6,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from worker.errors import StartFailed
+
 
 class Origin(StrEnum):
     """Where a model comes from, in the order in which the places are searched."""
@@ -108,14 +110,14 @@ class Snapshot:
         model: A directory, or a repository's name.
         origin: Where the model comes from.
         directory: The model's directory; on the hub, its repository's folder in the cache.
+        small_files: Directory with the other files, which is ``directory`` if it is on the disk.
         commit: Hash of the commit; None for a directory.
         weights: The weights that vLLM loads.
         others: The other files that vLLM loads.
         not_downloaded: The weights and other files that must still be downloaded.
-        absent_weights: Names in the index of weights that exist neither here nor on the hub.
         config: Contents of config.json; empty if it is missing or invalid.
         tensors: Number of elements by type, with safetensors' names of types; None if unknown.
-        damage: Description of weights on the disk that can't be read; None without damage.
+        refusal: Why the weights can't be loaded, as the start would say; None if they can.
         gated: Whether reading the repository needs permission.
         skipped: Reasons why places with precedence were skipped.
     """
@@ -123,14 +125,14 @@ class Snapshot:
     model: str
     origin: Origin
     directory: Path
+    small_files: Path
     commit: str | None = None
     weights: tuple[File, ...] = ()
     others: tuple[File, ...] = ()
     not_downloaded: tuple[File, ...] = ()
-    absent_weights: tuple[str, ...] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
     tensors: Mapping[str, int] | None = None
-    damage: str | None = None
+    refusal: StartFailed | None = None
     gated: bool = False
     skipped: tuple[str, ...] = ()
 

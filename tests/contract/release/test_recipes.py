@@ -15,7 +15,7 @@ from catalogue import REFERENCE_MACHINE
 from presets import candidate
 from recipes import FOLDER, RECIPES, Recipe
 from support import ROOT
-from support.doctor import options
+from support.doctor import describe_directory, options
 from support.pages import check_table
 from support.settings import read_settings
 from support.tables.models import RECORDED_MODELS
@@ -25,9 +25,6 @@ from worker.doctor.findings import Fit, Verdict
 from worker.doctor.gpus.choice import parse_choice
 from worker.doctor.memory import GpuJudge
 from worker.engine.machine import Gpu, Machine
-from worker.store import Artifact
-from worker.store.hub import find_snapshot
-from worker.store.places import Places
 
 POOLS = (
     *("AMPERE_16", "AMPERE_24", "ADA_24", "AMPERE_48", "ADA_48_PRO"),
@@ -79,13 +76,7 @@ def test_the_table_of_pools_matches_the_doctor_on_any_processor(
         engine = options(Machine(cpu=False, gpus=(Gpu("", 0),))).parse_engine_settings(
             {"MODEL": str(place), **model.settings}
         )
-        judge = GpuJudge(
-            [
-                Candidate.from_snapshot(
-                    engine.arguments, find_snapshot(Artifact(str(place)), Places(place))
-                )
-            ]
-        )
+        judge = GpuJudge([Candidate(engine.arguments, describe_directory(place))])
         cells = (format_verdict(judge.worst_verdict(parse_choice(pool))) for pool in POOLS)
         rows.append([f"`{model.name}`", name, *cells])
     check_table(ROOT / "docs" / "gpus.md", ("model", "kind", *POOLS), rows)

@@ -4,7 +4,7 @@ import logging
 import sys
 import threading
 
-from worker.engine import start
+from worker.engine.start import Start
 from worker.settings.sources import gather_settings
 
 
@@ -13,11 +13,12 @@ def main(model: str, volume: str) -> None:
     logging.getLogger("worker").setLevel(logging.INFO)
     environ = {"MODEL_NAME": model, "BASE_PATH": volume}
     raw_settings = gather_settings({**environ, "ENFORCE_EAGER": "0", "MAX_MODEL_LEN": "1024"})
-    ready = start.plan_and_fetch_models(raw_settings)
+    start = Start.read(raw_settings)
+    start.prepare()
     # vLLM reads the environment on import, so it is imported as late as in production.
     from worker.engine.start import launch  # noqa: PLC0415 - see above
 
-    with launch.launch_engines(ready):
+    with launch.launch_engines(start):
         # The engine publishes its cache in the background. A worker runs long enough for that.
         for thread in threading.enumerate():
             if thread.name == "compile-cache":

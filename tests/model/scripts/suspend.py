@@ -80,9 +80,8 @@ async def check_suspensions(engines: Engines, settings: Settings) -> None:
 
 def main(model: str) -> None:
     # vLLM reads the environment on import, so it is imported as late as in production.
-    from worker.engine.arguments import StartupContext  # noqa: PLC0415 - see above
     from worker.engine.options import Options  # noqa: PLC0415 - see above
-    from worker.engine.start import StartupPlan, launch  # noqa: PLC0415 - see above
+    from worker.engine.start import Start, launch  # noqa: PLC0415 - see above
 
     # A suspension does not count as a restart.
     settings = Settings.from_env({"MODEL_NAME": model, "MAX_ENGINE_RESTARTS": "0"})
@@ -90,7 +89,7 @@ def main(model: str) -> None:
     options = Options()
     engine = options.parse_engine_settings(environ).arguments
     with launch.launch_engines(
-        StartupPlan(settings, (engine,), StartupContext(options.machine))
+        Start(settings, engines=[engine], machine=options.machine)
     ) as engines:
         asyncio.run(check_suspensions(engines, settings))
 

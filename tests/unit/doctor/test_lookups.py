@@ -8,22 +8,18 @@ from huggingface_hub import constants
 from support.doctor import CPU, arguments
 
 from worker.doctor.findings import Finding, Level
-from worker.doctor.lookups import Lookups, check_artifact
-from worker.engine.start.needs import artifacts_in_arguments
+from worker.doctor.lookups import Lookups, report_part
+from worker.engine.start.artifacts import artifacts_in_arguments
 from worker.settings.sources import RawSettings
-from worker.store import Artifact, ModelUnavailable, Origin, Places, Snapshot
-from worker.store.hub import find_snapshot
+from worker.store import Artifact, Origin, Snapshot
 
 
 def check(**settings: str) -> Finding:
     """Check the only artifact besides the model, by its files on the disk."""
     engine = arguments(CPU, **settings)
     _, part = artifacts_in_arguments(engine)
-    try:
-        return check_artifact(part, find_snapshot(part, Places(Path("/nowhere"))), engine)
-    except ModelUnavailable as why:
-        found = Finding(Level.FAIL, "model", why.problem, why.remedy)
-        return check_artifact(part, found, engine)
+    lookups = Lookups(RawSettings(), Path("/nowhere"))
+    return report_part(part, lookups.wait_for_result(part), engine)
 
 
 def adapter(path: Path | str) -> dict[str, str]:
@@ -35,31 +31,28 @@ def draft(model: Path) -> dict[str, str]:
     return {"SPECULATIVE_CONFIG": json.dumps(config)}
 
 
-def test_an_adapter_needs_its_configuration_and_its_weights(tmp_path: Path) -> None:
-    missing = f"sql: there is no {{}} in {tmp_path}"
+def test_an_adapter_needs_its_configuration(tmp_path: Path) -> None:
     found = check(**adapter(tmp_path))
     assert (found.level, found.topic) == (Level.FAIL, "adapter")
-    assert found.text == missing.format("adapter_config.json")
+    assert found.text == (
+        f"sql: {tmp_path}: there is no adapter_config.json, so this is not an adapter"
+    )
     (tmp_path / "adapter_config.json").write_text("{}")
-    assert check(**adapter(tmp_path)).text == missing.format("adapter_model.safetensors")
-    (tmp_path / "adapter_model.bin").write_bytes(b"0")
     assert check(**adapter(tmp_path)).level is Level.OK
-    (tmp_path / "adapter_model.safetensors").write_bytes(b"0")
-    assert "not a safetensors file" in check(**adapter(tmp_path)).text
 
 
 def test_an_adapter_may_be_in_a_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "own").mkdir()
-    assert check(**adapter("~/own")).text == "sql: there is no adapter_config.json in ~/own"
+    (tmp_path / "own" / "adapter_config.json").write_text("{}")
+    assert check(**adapter("~/own")).text == "sql: ~/own is a directory"
 
 
-def test_a_draft_model_needs_a_configuration_and_weights(tmp_path: Path) -> None:
-    found = check(**draft(tmp_path))
-    assert (found.level, found.topic) == (Level.FAIL, "draft model")
+def test_a_draft_model_needs_weights(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     found = check(**draft(tmp_path))
-    assert found.text == f"SPECULATIVE_CONFIG: there are no weights in {tmp_path}"
+    assert (found.level, found.topic) == (Level.FAIL, "draft model")
+    assert "no file matches" in found.text
     (tmp_path / "model.bin").write_bytes(b"0")
     assert check(**draft(tmp_path)).level is Level.OK
 
@@ -72,7 +65,7 @@ def test_a_tokenizer_needs_a_tokenizer_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "config.json").write_text("{}")
     found = check(TOKENIZER=str(tmp_path))
     assert (found.level, found.topic) == (Level.FAIL, "tokenizer")
-    assert found.text == f"TOKENIZER_NAME: there are no tokenizer files in {tmp_path}"
+    assert found.text == f"TOKENIZER_NAME: {tmp_path}: there are no files of a tokenizer"
     (tmp_path / name).touch()
     assert check(TOKENIZER=str(tmp_path)).level is Level.OK
 
@@ -81,7 +74,7 @@ def test_a_missing_artifact_is_reported_with_the_name_of_its_setting() -> None:
     engine = arguments(CPU, TOKENIZER="org/none")
     _, part = artifacts_in_arguments(engine)
     text = "org/none: no such repository"
-    found = check_artifact(part, Finding(Level.FAIL, "model", text, "mend it"), engine)
+    found = report_part(part, Finding(Level.FAIL, "model", text, "mend it"), engine)
     assert found == Finding(Level.FAIL, "tokenizer", f"TOKENIZER_NAME: {text}", "mend it")
 
 
@@ -90,8 +83,10 @@ def lookups(tmp_path: Path) -> Lookups:
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text(json.dumps({"model_type": name}))
+        (tmp_path / name / "model.bin").touch()
     names = {"MODEL_NAME": "first", "EMBEDDING_MODEL_NAME": "second"}
-    return Lookups(RawSettings({name: str(tmp_path / model) for name, model in names.items()}))
+    raw = RawSettings({name: str(tmp_path / model) for name, model in names.items()})
+    return Lookups(raw, tmp_path)
 
 
 def test_models_are_looked_up_by_the_settings_that_name_them(lookups: Lookups) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.doctor import CPU, TWO_RTX_4090, candidate, options
+from support.doctor import CPU, TWO_RTX_4090, candidate, describe_directory, options
 from support.models import configs
 from support.tables.models import RECORDED_MODELS
 
@@ -20,9 +20,6 @@ from worker.doctor.gpus.pools import GpuType
 from worker.doctor.memory import GpuJudge, SizeRange, estimate_weight_bytes
 from worker.engine.cache_plan import KvCachePlan
 from worker.engine.machine import Gpu, Machine
-from worker.store import Artifact
-from worker.store.hub import find_snapshot
-from worker.store.places import Places
 
 ONE = Machine(cpu=False, gpus=(Gpu("", 0),))
 NO, DOUBTFUL, UNKNOWN, SHORTER, FITS = Fit.NO, Fit.DOUBTFUL, Fit.UNKNOWN, Fit.SHORTER, Fit.FITS
@@ -40,9 +37,7 @@ def recorded_candidate(tmp_path_factory: pytest.TempPathFactory) -> MakeCandidat
         place = places[name]
         machine = Machine(cpu=False, gpus=ONE.gpus * gpus)
         engine = options(machine).parse_engine_settings({"MODEL": str(place), **settings})
-        return Candidate.from_snapshot(
-            engine.arguments, find_snapshot(Artifact(str(place)), Places(place))
-        )
+        return Candidate(engine.arguments, describe_directory(place))
 
     return make
 
@@ -122,8 +117,8 @@ def test_the_size_of_weights_depends_on_the_type_that_they_are_loaded_in(
     model = candidate(
         ONE if "DATA_PARALLEL_SIZE" not in settings else TWO_RTX_4090, DTYPE=dtype, **settings
     )
-    snapshot = replace(model.snapshot, tensors=tensors)
-    changed = replace(model, snapshot=snapshot, config=config or model.config)
+    snapshot = replace(model.snapshot, tensors=tensors, config=config or model.config)
+    changed = replace(model, snapshot=snapshot)
     assert estimate_weight_bytes(changed, cache_plan(dtype)) == SizeRange(low, high)
 
 

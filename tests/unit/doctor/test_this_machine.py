@@ -118,8 +118,6 @@ def test_the_minimum_context_must_fit() -> None:
     [
         # vLLM has sparse attention on GPUs only.
         (H100, configs.SPARSE, "", UNKNOWN, "vLLM can't build the model here: Sparse Attention"),
-        (H100, {"model_type": "unheard-of"}, "", UNKNOWN, "is unknown"),
-        (CPU, {"model_type": "unheard-of"}, "", UNKNOWN, "is unknown"),
         (
             CPU,
             RECORDED_MODELS["embedder"].config,
@@ -242,6 +240,6 @@ def test_two_caches_add_up(
 
 
 def test_a_vllm_build_for_gpus_needs_a_gpu() -> None:
-    found = Candidate.from_snapshot(arguments(CPU), LLAMA)
+    found = Candidate(arguments(CPU), LLAMA)
     finding = only_finding(this_machine.check_memory([found], Machine(cpu=False), 1024, 64 * GIB))
     assert (finding.level, finding.topic) == (FAIL, "parallel")

@@ -4,6 +4,7 @@ import json
 from argparse import Namespace
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +17,9 @@ from worker.store.hub import find_snapshot, list_files
 
 
 def find(store: HubAndVolume, artifact: Artifact = ARTIFACT) -> Snapshot:
-    return find_snapshot(artifact, store.places, store.hub.endpoint)
+    folder = store.source.with_name("small files")
+    folder.mkdir(exist_ok=True)
+    return find_snapshot(artifact, store.places, folder, store.hub.endpoint)
 
 
 def refusal_reason(store: HubAndVolume) -> Reason:
@@ -29,6 +32,10 @@ def names_of(files: Iterable[File]) -> list[str]:
     return [file.name for file in files]
 
 
+def names_of_directory(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir() if path.is_file())
+
+
 def test_a_model_on_the_hub_is_described_by_its_listing_and_headers(store: HubAndVolume) -> None:
     store.add_files(["pytorch_model.bin", "onnx/model.onnx", "own.py"])
     found = find(store)
@@ -38,6 +45,7 @@ def test_a_model_on_the_hub_is_described_by_its_listing_and_headers(store: HubAn
     assert found.not_downloaded == found.weights + found.others
     assert (found.config["architectures"], found.gated) == (["Llama"], False)
     assert found.tensors == find(store, Artifact(str(store.source))).tensors == {"F32": 10_000}
+    assert names_of_directory(found.small_files) == names_of(found.others)
     ranges = [range_ for _, path, range_ in store.hub.requests if path.endswith(".safetensors")]
     assert ranges == ["bytes=0-100000"]
     assert "own.py" in names_of(find(store, replace(ARTIFACT, code=True)).others)
@@ -49,8 +57,9 @@ def test_a_model_on_the_hub_is_described_by_its_listing_and_headers(store: HubAn
 def test_shards_in_the_index_must_be_inside_the_repository(store: HubAndVolume, lost: str) -> None:
     (store.source / SHARDS[0]).write_bytes((store.source / WEIGHTS).read_bytes())
     (store.source / INDEX).write_text(json.dumps({"weight_map": {"a": SHARDS[0], "b": lost}}))
-    found = find(store)
-    assert (names_of(found.weights), found.absent_weights) == ([SHARDS[0]], (lost,))
+    refusal = find(store).refusal
+    assert isinstance(refusal, ModelUnavailable)
+    assert (refusal.reason, refusal.detail) == (Reason.NO_FILES, lost)
 
 
 def test_the_hub_is_not_queried_for_a_model_in_the_cache(store: HubAndVolume) -> None:

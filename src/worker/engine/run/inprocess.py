@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
@@ -90,7 +91,7 @@ class InProcessEngine:
     async def _use_core(self, core: Core) -> None:
         """Build everything that depends on a core, and use the core from now on."""
         client = core.client
-        arguments, settings = self._arguments, self._settings
+        arguments, settings = replace(self._arguments, config=client.vllm_config), self._settings
         tasks = await client.get_supported_tasks()
         # All cores share one trial, which caches its results.
         self._tester = self._tester or create_grammar_tester(client)
@@ -116,9 +117,7 @@ class InProcessEngine:
             defaults={"max_tokens": settings.default_max_tokens, **model_defaults},
             system_prompt=settings.system_prompt,
         )
-        self.model = describe_model(
-            arguments, client.vllm_config, frozenset(tasks), server.max_output_tokens
-        )
+        self.model = describe_model(arguments, frozenset(tasks), server.max_output_tokens)
         self.metrics = core.metrics
         self._server = server
         self.body_keys, self.call = server.body_keys, server.call

@@ -14,7 +14,7 @@ from worker.volume.adapters import adapter_names, adapters_directory
 class UnservedModel:
     """Implementation of ``BaseModelHandle``, which documents the methods.
 
-    It takes the arguments that an engine would be started with, and vLLM's configuration for them.
+    It takes the arguments that an engine would be started with, and that vLLM has configured.
     """
 
     is_dead = is_suspended = False
@@ -22,11 +22,11 @@ class UnservedModel:
     slots = 8
 
     def __init__(
-        self, arguments: EngineArguments, config: Any, volume: Path, loop: asyncio.AbstractEventLoop
+        self, arguments: EngineArguments, volume: Path, loop: asyncio.AbstractEventLoop
     ) -> None:
         self.loop = loop
-        self.model = describe_model(arguments, config, frozenset({"generate"}))
-        self._checker = AdapterChecker(config)
+        self.model = describe_model(arguments, frozenset({"generate"}))
+        self._checker = AdapterChecker(arguments.config)
         self._root = adapters_directory(volume)
 
     async def model_cards(self, request_id: str) -> list[dict[str, Any]]:

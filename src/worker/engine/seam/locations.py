@@ -28,6 +28,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
     "LinearBase": ("vllm.model_executor.layers.linear",),
     "LoadLoRAAdapterRequest": ("vllm.entrypoints.serve.lora.protocol",),
     "LoadFormats": ("vllm.model_executor.model_loader",),
+    "MULTIMODAL_REGISTRY": ("vllm.multimodal",),
     "ModelRegistry": ("vllm.model_executor.models.registry",),
     "OMPProcessManager": ("vllm.utils.ompmultiprocessing",),
     "OnlineQuantizationConfig": ("vllm.model_executor.layers.quantization.online.base",),

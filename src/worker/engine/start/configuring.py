@@ -2,20 +2,18 @@
 
 import contextlib
 import copy
-import dataclasses
 from argparse import Namespace
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
 
-from worker.engine.arguments import EngineArguments, StartupContext
-from worker.engine.machine import Gpu, simulate_gpu
-from worker.engine.model_config import CONFIG_ERRORS
+from worker.engine.arguments import EngineArguments
+from worker.engine.machine import simulate_gpu
 from worker.engine.seam.locations import import_from_vllm
-from worker.engine.start.model_files import explain_refusal
-from worker.engine.start.refusals import error_message, find_remedy, start_failure
+from worker.engine.start import Start
+from worker.engine.start.refusals import error_message, explain_failure
 from worker.engine.start.tables import CORE_CHECKS, STEPS
-from worker.errors import StartFailed
+from worker.errors import MachineUnfit
 
 # Options that select the model. They are not reset to find the cause of a refusal, since that would
 # select another model.
@@ -23,77 +21,45 @@ _MODEL_OPTIONS = frozenset({"MODEL", "REVISION", "HF_CONFIG_PATH"})
 # Maximum length of a message in characters: some messages contain long advice or list everything
 # that vLLM supports.
 _MAX_MESSAGE_LENGTH = 400
-_REFUSAL_ERRORS = (*CONFIG_ERRORS, StartFailed)
 
 
-class ConfiguredEngine(NamedTuple):
-    """An engine's final arguments, and the configuration that vLLM created from them."""
-
-    arguments: EngineArguments
-    config: Any
+# A check in addition to ``CORE_CHECKS``.
+Check = Callable[[EngineArguments], None]
 
 
-class ConfigRefusal(NamedTuple):
-    """A reason why vLLM would refuse to start, and the settings that cause it.
+def configure_engine(
+    arguments: EngineArguments, start: Start, check: Check | None = None
+) -> EngineArguments:
+    """Apply all steps to an engine's arguments, create vLLM's configuration, and run all checks.
 
-    Attributes:
-        problem: vLLM's message.
-        remedy: Advice on other values; empty if no remedy is known.
-        culprits: Options that cause the refusal; empty if the model is the cause.
-        problem_on_gpu: vLLM's message with the CUDA platform of a simulated GPU, which may be about
-            a missing kernel; None if vLLM accepts the arguments, or if no GPU is simulated.
-    """
-
-    problem: str
-    remedy: str
-    culprits: tuple[str, ...]
-    problem_on_gpu: str | None = None
-
-
-def configure_engine(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
-    """Apply all startup steps to an engine's arguments, and create vLLM's configuration.
+    Returns the final arguments with their configuration. The models must be on the disk.
 
     Raises:
-        StartFailed: vLLM or a check refuses the arguments; with its message, and advice.
+        StartFailed: vLLM or a check refuses the arguments; with its message, the options that cause
+            the refusal (none if the model does), and advice.
     """
     _import_parser_plugins(arguments.vllm_args)
+    configure = partial(_configure, start=start, check=check)
     try:
-        return _configure_and_check(arguments, context)
-    except _REFUSAL_ERRORS as error:
+        return configure(arguments)
+    except MachineUnfit:
+        raise
+    # vLLM, transformers and the code of models raise any exception for an unexpected value.
+    except Exception as error:
         problem = error_message(error, _MAX_MESSAGE_LENGTH)
-        culprits = _find_culprit_options(
-            arguments, problem, partial(_find_config_problem, context=context)
-        )
-        raise start_failure(error, arguments, problem, culprits) from error
+        culprits = _find_culprit_options(arguments, problem, configure)
+        gpu = start.simulated_gpu
+        raise explain_failure(error, arguments, culprits, problem, gpu) from error
 
 
-def find_config_refusals(
-    arguments: EngineArguments,
-    context: StartupContext,
-    extra_check: Callable[[ConfiguredEngine], None] | None = None,
-    gpu: Gpu | None = None,
-) -> list[ConfigRefusal]:
-    """Return all reasons why vLLM would refuse to start; a reason caused by the model comes last.
+def find_problem_on_gpu(
+    arguments: EngineArguments, start: Start, check: Check | None = None
+) -> str | None:
+    """Return the message if vLLM or a check refuses the arguments for a simulated GPU, or None.
 
-    The models in ``arguments`` must be directories. ``gpu`` is a GPU to simulate.
+    The GPU has the CUDA platform here, whose kernels may be missing on this machine.
     """
-    _import_parser_plugins(arguments.vllm_args)
-    find_problem = partial(_find_config_problem, context=context, extra_check=extra_check)
-    refusals = list[ConfigRefusal]()
-    with simulate_gpu(gpu) if gpu else contextlib.nullcontext():
-        while (problem := find_problem(arguments)) is not None:
-            culprits = _find_culprit_options(arguments, problem, find_problem)
-            on_gpu = None
-            if gpu:
-                with simulate_gpu(gpu, as_cuda=True):
-                    on_gpu = find_problem(arguments)
-            remedy = find_remedy(problem, arguments, culprits)
-            remedy = remedy or explain_refusal(arguments, problem)
-            refusals.append(ConfigRefusal(problem, remedy, culprits, on_gpu))
-            if not culprits:
-                break
-            arguments = reset_options(arguments, culprits)
-    return refusals
+    return _try(partial(_configure, start=start, check=check, as_cuda=True), arguments)
 
 
 def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineArguments:
@@ -111,55 +77,58 @@ def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineA
     }
     reset = arguments.with_options(**values)
     rest = {name: value for name, value in arguments.operator_options.items() if name not in names}
-    return dataclasses.replace(reset, operator_options=rest)
+    return replace(reset, operator_options=rest)
 
 
-def _configure_and_check(arguments: EngineArguments, context: StartupContext) -> ConfiguredEngine:
-    for step in STEPS:
-        arguments = step(arguments, context)
-    # Both calls may read the model's configuration; the core reads the weights later.
-    engine_args = import_from_vllm("AsyncEngineArgs").from_cli_args(arguments.vllm_args)
-    config = engine_args.create_engine_config(import_from_vllm("UsageContext").OPENAI_API_SERVER)
-    for check in CORE_CHECKS:
-        check(arguments, config)
-    return ConfiguredEngine(arguments, config)
+def _configure(
+    arguments: EngineArguments, start: Start, check: Check | None = None, *, as_cuda: bool = False
+) -> EngineArguments:
+    gpu = start.simulated_gpu
+    with simulate_gpu(gpu, as_cuda=as_cuda) if gpu else contextlib.nullcontext():
+        for step in STEPS:
+            arguments = step(arguments, start)
+        # Both calls may read the model's configuration; the core reads the weights later.
+        engine_args = import_from_vllm("AsyncEngineArgs").from_cli_args(arguments.vllm_args)
+        usage = import_from_vllm("UsageContext").OPENAI_API_SERVER
+        arguments = replace(arguments, config=engine_args.create_engine_config(usage))
+        for run_check in (*CORE_CHECKS, *([check] if check else ())):
+            run_check(arguments)
+    return arguments
 
 
-def _find_config_problem(
-    arguments: EngineArguments,
-    context: StartupContext,
-    extra_check: Callable[[ConfiguredEngine], None] | None = None,
+def _try(
+    configure: Callable[[EngineArguments], EngineArguments], arguments: EngineArguments
 ) -> str | None:
-    """Return the message if vLLM or a check refuses the arguments; None if all accept them."""
     try:
-        configured = _configure_and_check(arguments, context)
-        if extra_check:
-            extra_check(configured)
-    except _REFUSAL_ERRORS as error:
+        configure(arguments)
+    except Exception as error:  # noqa: BLE001 - as in ``configure_engine``
         return error_message(error, _MAX_MESSAGE_LENGTH)
     return None
 
 
 def _find_culprit_options(
-    arguments: EngineArguments, problem: str, find_problem: Callable[[EngineArguments], str | None]
+    arguments: EngineArguments,
+    problem: str,
+    configure: Callable[[EngineArguments], EngineArguments],
 ) -> tuple[str, ...]:
-    """Return the options that cause a refusal, found by resetting options and checking again.
+    """Return the options that cause a refusal, found by resetting options and trying again.
 
     Returns one option if its reset removes the problem, all options if only their reset does, or
     none if the model is the cause.
     """
+
+    def causes_problem(*names: str) -> bool:
+        return _try(configure, reset_options(arguments, names)) != problem
+
     message = problem.lower()
     # Try the options in the message first: each attempt takes seconds if files are missing.
     options = sorted(
         {*arguments.operator_options} - _MODEL_OPTIONS,
         key=lambda name: (name.lower() not in message, name),
     )
-    if not options or find_problem(reset_options(arguments, options)) == problem:
+    if not options or not causes_problem(*options):
         return ()
-    for name in options:
-        if find_problem(reset_options(arguments, [name])) != problem:
-            return (name,)
-    return tuple(options)
+    return next(((name,) for name in options if causes_problem(name)), tuple(options))
 
 
 def _import_parser_plugins(options: Namespace) -> None:

@@ -5,7 +5,6 @@ import importlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -17,7 +16,7 @@ from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.locations import LOCATIONS, import_from_vllm
 from worker.engine.seam.patches import LORA_INFO
 from worker.engine.seam.protocols import Client
-from worker.engine.seam.translation import START_ERRORS
+from worker.errors import MachineUnfit
 from worker.process.garbage import enable_gc_in_forks
 from worker.process.memory import count_oom_kills
 from worker.settings.environment import is_variable_set, set_variable
@@ -64,7 +63,7 @@ def allow_environ_changes() -> Iterator[None]:
     import_from_vllm("enable_envs_cache")()
 
 
-def fork_core(arguments: EngineArguments, config: Any, modules: Sequence[str] | None) -> Core:
+def fork_core(arguments: EngineArguments, modules: Sequence[str] | None) -> Core:
     """Start an engine's core by forking this process, which must have only one thread.
 
     This process then imports ``modules`` in a thread; None if another fork will follow.
@@ -78,34 +77,35 @@ def fork_core(arguments: EngineArguments, config: Any, modules: Sequence[str] | 
         if not is_variable_set("OMP_NUM_THREADS"):
             torch.set_num_threads(max(1, torch.get_num_threads() - 1))
     # With data parallelism, several cores are forked, and no thread may start between the forks.
-    if modules is not None and config.parallel_config.data_parallel_size == 1:
+    if modules is not None and arguments.config.parallel_config.data_parallel_size == 1:
         _import_while_core_starts([*LOCATIONS["build_app"][:1], *modules])
     enable_gc_in_forks()
-    return _start_core(arguments, config)
+    return _start_core(arguments)
 
 
-def spawn_core(arguments: EngineArguments, config: Any) -> Core:
+def spawn_core(arguments: EngineArguments) -> Core:
     """Start a core by spawning a process, after a core died or the first one didn't start."""
     # A fork would copy locks that other threads hold. A spawned core reads the number of threads
     # from the environment, whereas a forked core inherits it.
     set_variable("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
     if import_from_vllm("current_platform").is_cpu() and not is_variable_set("OMP_NUM_THREADS"):
         set_variable("OMP_NUM_THREADS", str(torch.get_num_threads()))
-    return _start_core(arguments, config)
+    return _start_core(arguments)
 
 
-def _start_core(arguments: EngineArguments, config: Any) -> Core:
-    """Start a core; raise one of ``START_ERRORS`` if it does not start."""
+def _start_core(arguments: EngineArguments) -> Core:
+    """Start a core; raise the last error in its output, or vLLM's own, if it does not start."""
     heartbeat, output, oom_kills = Heartbeat(), CoreOutput(), count_oom_kills()
     with _start_lock:
         try:
             with output.capture(), end_forks_with_parent():
                 client = import_from_vllm("AsyncLLM").from_vllm_config(
-                    config,
+                    arguments.config,
                     enable_log_requests=arguments.vllm_args.enable_log_requests,
                     stat_loggers=[lambda *_: heartbeat],
                 )
-        except START_ERRORS as error:
+        # Not only the core fails here: vLLM's client loads the tokenizer, by any code.
+        except Exception as error:
             failure = output.close_and_get_error()
             if count_oom_kills() != oom_kills:
                 raise CoreFailed(OOM_KILLED) from None
@@ -115,6 +115,28 @@ def _start_core(arguments: EngineArguments, config: Any) -> Core:
             raise
         remove_unlimited_metrics(client)
         return Core(client, move_vllm_metrics(), heartbeat, output)
+
+
+@contextlib.contextmanager
+def explain_death(core: Core) -> Iterator[None]:
+    """Convert any error of the block into the reason of the core's death, if the core has died.
+
+    Raises:
+        CoreFailed: The block has killed the core; with the last error in its output.
+        MachineUnfit: The core was ended from outside.
+    """
+    oom_kills = count_oom_kills()
+    try:
+        yield
+    # A dying core fails whatever waits for it, each in another way.
+    except Exception as error:
+        if not core.client.errored:
+            raise
+        has_crashed, reason = core.has_crashed(), core.stop_and_get_reason()
+        if count_oom_kills() != oom_kills:
+            raise CoreFailed(OOM_KILLED) from error
+        failure = CoreFailed if has_crashed else MachineUnfit
+        raise failure(reason) from error
 
 
 def _import_while_core_starts(modules: Sequence[str]) -> None:

@@ -1,7 +1,6 @@
 """Fits engines to the memory: warnings of a shorter context, and arguments for a second attempt."""
 
 import math
-from typing import Any
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.automatic import MEMORY_OPTION
@@ -20,9 +19,7 @@ SEQUENCES_DIVISOR = 4
 RETRY_REASON = "the memory was full at the first try"
 
 
-def with_less_memory(
-    arguments: EngineArguments, config: Any, error: Exception
-) -> EngineArguments | None:
+def with_less_memory(arguments: EngineArguments, error: Exception) -> EngineArguments | None:
     """Return arguments for a second attempt that uses less memory.
 
     Returns None if the first attempt had enough memory, if the weights alone were too large, or if
@@ -31,7 +28,7 @@ def with_less_memory(
     weights_too_large = isinstance(error, CoreFailed) and error.loader_function
     if weights_too_large or not is_out_of_memory(str(error)):
         return None
-    reduced = arguments
+    reduced, config = arguments, arguments.config
     if (
         MEMORY_OPTION not in arguments.operator_options
         and config.device_config.device_type != "cpu"
@@ -48,20 +45,22 @@ def with_less_memory(
 
 
 def short_context_warning(
-    arguments: EngineArguments, config: Any, model_context: int, min_context: int
+    arguments: EngineArguments, model_context: int, min_context: int
 ) -> str | None:
     """Return a warning if the memory is too small for the model's full context; None otherwise.
 
-    ``config`` is the started engine's. ``model_context`` is the length in tokens before vLLM fitted
-    it to the memory, and ``min_context`` the setting MIN_MODEL_LEN.
+    Args:
+        arguments: The started engine's.
+        model_context: The length in tokens before vLLM fitted it to the memory.
+        min_context: The setting MIN_MODEL_LEN.
 
     Raises:
         StartFailed: The context of the main model is below the minimum.
     """
-    fitted_context = config.model_config.max_model_len
+    fitted_context = arguments.config.model_config.max_model_len
     if fitted_context >= model_context:
         return None
-    advice = _longer_context_advice(arguments, config, model_context / fitted_context)
+    advice = _longer_context_advice(arguments, model_context / fitted_context)
     name = arguments.vllm_args.served_model_name[0]
     if arguments.prefix == "" and fitted_context < min(min_context, model_context):
         raise StartFailed(
@@ -77,11 +76,11 @@ def short_context_warning(
     )
 
 
-def _longer_context_advice(arguments: EngineArguments, config: Any, factor: float) -> str:
+def _longer_context_advice(arguments: EngineArguments, factor: float) -> str:
     """Return advice on how to fit a context into the memory that is longer by a factor."""
     if NUM_GPU_BLOCKS_OVERRIDE in arguments.operator_options:
         return f"leave {NUM_GPU_BLOCKS_OVERRIDE} unset"
-    if config.device_config.device_type == "cpu":
+    if arguments.config.device_config.device_type == "cpu":
         space = int(process_environ().get(CPU_KVCACHE_SPACE) or 1)
         return f"set {CPU_KVCACHE_SPACE}={math.ceil(space * factor)}"
     return "use GPUs with more memory, or more GPUs, or set KV_CACHE_DTYPE=fp8"

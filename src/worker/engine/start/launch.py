@@ -11,14 +11,13 @@ import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import uvloop
 
 from worker.engine import Engines
-from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.arguments import EngineArguments
 from worker.engine.compile_key import compiled_code_key, model_info_cache_key
 from worker.engine.description import chosen_defaults, summary_line
 from worker.engine.run.healing.core import Core
@@ -26,12 +25,11 @@ from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.run.requests import media
 from worker.engine.run.unserved import UnservedModel
 from worker.engine.seam.inspection import inspect_in_forks
-from worker.engine.seam.translation import START_ERRORS
-from worker.engine.start import StartupPlan, cores, fitting
-from worker.engine.start.configuring import ConfiguredEngine, configure_engine
+from worker.engine.start import Start, cores, fitting
+from worker.engine.start.configuring import configure_engine
 from worker.engine.start.first_request import warm_up
 from worker.engine.start.parsers import parser_hints
-from worker.engine.start.refusals import translate_start_errors
+from worker.engine.start.refusals import explain_start_errors
 from worker.engine.start.tables import RESTART_STEPS, choose_fallback_arguments
 from worker.process.concurrency import max_jobs_from_queue
 from worker.process.garbage import pause_and_freeze_gc
@@ -45,7 +43,7 @@ CLOSE_TIMEOUT_S = 15.0
 
 
 @contextlib.contextmanager
-def launch_engines(plan: StartupPlan, modules_to_import: Sequence[str] = ()) -> Iterator[Engines]:
+def launch_engines(start: Start, modules_to_import: Sequence[str] = ()) -> Iterator[Engines]:
     """Start the engines, warm them up and store the code that they compiled; stop them on exit.
 
     Call this on the main thread. ``modules_to_import`` are imported while the last core starts.
@@ -55,60 +53,58 @@ def launch_engines(plan: StartupPlan, modules_to_import: Sequence[str] = ()) -> 
     """
     with contextlib.ExitStack() as stack:
         # The generator must not refer to the first cores, which are freed when others replace them.
-        yield _start_engines(plan, modules_to_import, stack)
+        yield _start_engines(start, modules_to_import, stack)
 
 
 def _start_engines(  # noqa: PLR0915 - one sequence of steps
-    plan: StartupPlan, modules_to_import: Sequence[str], stack: contextlib.ExitStack
+    start: Start, modules_to_import: Sequence[str], stack: contextlib.ExitStack
 ) -> Engines:
-    settings, cache = plan.settings, plan.compile_cache
-    with pause_and_freeze_gc(), cores.allow_environ_changes(), plan.read_ahead:
+    settings, cache = start.settings, start.compile_cache
+    with pause_and_freeze_gc(), cores.allow_environ_changes(), start.read_ahead:
         # vLLM and the libraries that decode media read these variables.
         set_unset_variables(media.ENVIRONMENT)
+        if cache:
+            cache.restore_model_info(
+                model_info_cache_key([one.model_name for one in start.engines])
+            )
+        with inspect_in_forks():
+            engines = [_configure(arguments, start) for arguments in start.engines]
+        if cache:
+            configs = [engine.config for engine in engines]
+            cache.restore_code(compiled_code_key(configs, start.machine))
         # All cores must be forked before the first thread starts.
-        with translate_start_errors(plan.main_arguments), contextlib.ExitStack() as cleanup:
-            if cache:
-                cache.restore_model_info(
-                    model_info_cache_key([one.model_name for one in plan.engines])
-                )
-            with inspect_in_forks():
-                configured = [
-                    _configure_and_log_hints(arguments, plan.context) for arguments in plan.engines
-                ]
-            if cache:
-                configs = [engine.config for engine in configured]
-                cache.restore_code(compiled_code_key(configs, plan.context.machine))
+        with contextlib.ExitStack() as cleanup:
             engine_cores = []
-            for engine in configured:
+            for number, engine in enumerate(engines):
                 model_context = engine.config.model_config.max_model_len
                 with log_phase("engine"):
-                    imports = modules_to_import if engine is configured[-1] else None
-                    final, core = _start_core_or_fallback(engine, plan.context, imports)
+                    imports = modules_to_import if engine is engines[-1] else None
+                    engines[number], core = _start_core_or_fallback(engine, start, imports)
                 cleanup.callback(core.stop_and_get_reason)
-                engine_cores.append((final, core))
+                engine_cores.append(core)
                 if warning := fitting.short_context_warning(
-                    *final, model_context, settings.min_model_len
+                    engine, model_context, settings.min_model_len
                 ):
                     log.warning(warning)
             cleanup.pop_all()
         loop = stack.enter_context(_event_loop_in_thread())
         died: Future[None] = Future()
         running = []
-        for final, core in engine_cores:
-            restart = partial(_restart_core, final, plan.context)
-            in_process = InProcessEngine(core, final.arguments, settings, loop, died, restart)
+        for engine, core in zip(engines, engine_cores, strict=True):
+            restart = partial(_restart_core, engine, start)
+            in_process = InProcessEngine(core, engine, settings, loop, died, restart)
             stack.callback(_run_on_loop, loop, in_process.close, CLOSE_TIMEOUT_S)
-            with translate_start_errors(final.arguments):
+            with explain_start_errors(engine):
                 with log_phase("app"):
                     _run_on_loop(loop, in_process.use_first_core)
-                with log_phase("warm-up"):
-                    _run_on_loop(loop, partial(warm_up, in_process))
+                with log_phase("warm-up"), cores.explain_death(core):
+                    _run_on_loop(loop, partial(warm_up, in_process, engine))
             _run_on_loop(loop, in_process.start_watching)
             running.append(in_process)
         concurrency = settings.max_concurrency
-        for in_process, ((arguments, config), _) in zip(running, engine_cores, strict=True):
-            log.info(summary_line(arguments, config, concurrency, in_process.slots))
-            log.info("chosen: %s", "; ".join(map(str, chosen_defaults(arguments))))
+        for engine, in_process in zip(engines, running, strict=True):
+            log.info(summary_line(engine, concurrency, in_process.slots))
+            log.info("chosen: %s", "; ".join(map(str, chosen_defaults(engine))))
             # The embedder's engine serves jobs from the same queue, so its log line is based on
             # the number of jobs that the main model's engine allows.
             concurrency = max_jobs_from_queue(concurrency, running[0].slots)
@@ -118,64 +114,61 @@ def _start_engines(  # noqa: PLR0915 - one sequence of steps
 
 
 @contextlib.contextmanager
-def launch_without_engine(plan: StartupPlan, _: Sequence[str] = ()) -> Iterator[Engines]:
+def launch_without_engine(start: Start, _: Sequence[str] = ()) -> Iterator[Engines]:
     """Prepare the training of adapters without an engine. Call this on the main thread.
 
     Raises:
         StartFailed: vLLM refuses the model, which it could not serve either; with vLLM's message.
     """
     # Stop reading the weights into the page cache: training reads them only later.
-    plan.read_ahead.close()
-    with translate_start_errors(plan.main_arguments), inspect_in_forks():
-        arguments, config = _configure_and_log_hints(
-            plan.main_arguments, replace(plan.context, only_trains=True)
-        )
+    start.read_ahead.close()
+    start.only_trains = True
+    with inspect_in_forks():
+        arguments = _configure(start.main_arguments, start)
     with _event_loop_in_thread() as loop:
-        base_model = UnservedModel(arguments, config, plan.settings.base_path, loop)
+        base_model = UnservedModel(arguments, start.settings.base_path, loop)
         log.info("model: %s: this worker only trains adapters", arguments.model_name)
         yield Engines(base_model=base_model)
 
 
 def _start_core_or_fallback(
-    engine: ConfiguredEngine, context: StartupContext, modules_to_import: Sequence[str] | None
-) -> tuple[ConfiguredEngine, Core]:
+    engine: EngineArguments, start: Start, modules_to_import: Sequence[str] | None
+) -> tuple[EngineArguments, Core]:
     """Start an engine's first core; if it fails and a fallback applies, start a second one.
 
     Raises:
         StartFailed: The last core did not start; with vLLM's message.
     """
-    with translate_start_errors(*engine):
+    with explain_start_errors(engine):
         try:
-            return engine, cores.fork_core(*engine, modules_to_import)
-        except START_ERRORS as error:
-            if (fallback := choose_fallback_arguments(*engine, error)) is None:
+            return engine, cores.fork_core(engine, modules_to_import)
+        # The code of vLLM, of a library or of the model has failed, with any exception.
+        except Exception as error:
+            if (fallback := choose_fallback_arguments(engine, error)) is None:
                 raise
             fallback_arguments, description = fallback
-            log.warning("%s: %s: %s", engine.arguments.model_name, description, error)
+            log.warning("%s: %s: %s", engine.model_name, description, error)
     # The second core is started outside the handler, so that the exception can't keep the first
     # one's memory alive.
-    engine = _configure_and_log_hints(fallback_arguments, context)
-    with translate_start_errors(*engine):
-        return engine, cores.spawn_core(*engine)
+    engine = _configure(fallback_arguments, start)
+    with explain_start_errors(engine):
+        return engine, cores.spawn_core(engine)
 
 
-def _restart_core(engine: ConfiguredEngine, context: StartupContext) -> Core:
+def _restart_core(engine: EngineArguments, start: Start) -> Core:
     """Start a new core for an engine that died."""
-    arguments = engine.arguments
     for step in RESTART_STEPS:
-        arguments = step(arguments, engine.config)
+        engine = step(engine)
     with cores.allow_environ_changes():
-        return cores.spawn_core(*_configure_and_log_hints(arguments, context))
+        return cores.spawn_core(_configure(engine, start))
 
 
-def _configure_and_log_hints(
-    arguments: EngineArguments, context: StartupContext
-) -> ConfiguredEngine:
-    with log_phase("weights"):
-        configured = configure_engine(arguments, context)
+def _configure(arguments: EngineArguments, start: Start) -> EngineArguments:
+    with log_phase("weights"), explain_start_errors(arguments):
+        arguments = configure_engine(arguments, start)
     for line in parser_hints(arguments.vllm_args):
         log.info("%s: %s", arguments.vllm_args.served_model_name[0], line)
-    return configured
+    return arguments
 
 
 @contextlib.contextmanager

@@ -2,11 +2,11 @@
 
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import psutil
 
-from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.arguments import EngineArguments
+from worker.engine.start import Start
 from worker.process.memory import PAGE_CACHE_SHARE, page_cache_capacity
 
 LOAD_FORMAT = "LOAD_FORMAT"
@@ -36,7 +36,7 @@ _NETWORK_TYPES = set(
 _LOCAL_FUSE_TYPES = {"fuse.fuse-overlayfs", "fuse.overlayfs"}
 
 
-def with_fast_loader(arguments: EngineArguments, context: StartupContext) -> EngineArguments:
+def with_fast_loader(arguments: EngineArguments, start: Start) -> EngineArguments:
     """Choose the fastest loader that the machine, the disk and the weights' format support.
 
     The arguments stay the same if no loader is suitable, if FAST_LOAD is off, or if the operator
@@ -45,7 +45,7 @@ def with_fast_loader(arguments: EngineArguments, context: StartupContext) -> Eng
     files = safetensors_files(Path(arguments.vllm_args.model))
     is_mistral = any(file.name.startswith(_MISTRAL_PREFIX) for file in files)
     choices = _LOADING_OPTIONS & arguments.operator_options.keys()
-    if not context.fast_load or context.machine.cpu or choices or not files or is_mistral:
+    if not start.settings.fast_load or start.machine.cpu or choices or not files or is_mistral:
         return arguments
     loaders = set(LOADERS)
     file_system = file_system_type(files[0])
@@ -61,7 +61,7 @@ def with_fast_loader(arguments: EngineArguments, context: StartupContext) -> Eng
     return arguments.with_chosen_value(LOAD_FORMAT, loader, reason)
 
 
-def with_prefetch_strategy(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
+def with_prefetch_strategy(arguments: EngineArguments, _: Start) -> EngineArguments:
     """Make vLLM prefetch weights into the page cache if they fit and are on a network disk.
 
     By default, vLLM memory-maps files, which is slow on a network disk. The arguments stay the same
@@ -81,7 +81,7 @@ def with_prefetch_strategy(arguments: EngineArguments, _: StartupContext) -> Eng
     return arguments.with_chosen_value("SAFETENSORS_LOAD_STRATEGY", "prefetch", reason)
 
 
-def without_fast_loader(arguments: EngineArguments, *_: Any) -> EngineArguments | None:
+def without_fast_loader(arguments: EngineArguments, _: Exception) -> EngineArguments | None:
     """Return the arguments with vLLM's own loader; None if the worker chose no other loader."""
     if all(default.name != LOAD_FORMAT for default in arguments.defaults):
         return None

@@ -15,7 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.arguments import EngineArguments
 from worker.engine.options.combinations import (
     AUTO,
     PARSER_REGISTRIES,
@@ -24,6 +24,7 @@ from worker.engine.options.combinations import (
     chat_template_text,
 )
 from worker.engine.seam.locations import import_from_vllm
+from worker.engine.start import Start
 
 # Files that contain chat templates.
 _TEMPLATE_FILE = "chat_template.jinja"
@@ -119,7 +120,7 @@ def choose_family_by_files(
     return choose_family(options.served_model_name[-1], names, _read_chat_template(options))
 
 
-def with_parsers(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
+def with_parsers(arguments: EngineArguments, _: Start) -> EngineArguments:
     """Replace ``auto`` by the model's parsers; without a tool parser, disable auto tool choice."""
     options = arguments.vllm_args
     if AUTO not in (options.tool_call_parser, options.reasoning_parser):

@@ -1,95 +1,135 @@
-"""Explains why a startup failed: vLLM's message, advice, and whether the machine is the cause.
+"""Explains why a start failed: the message, the setting or file to change, and whose fault it is.
 
-Callers receive the reason only if the startup would fail on any machine. An error with an unknown
-cause is attributed to the machine. Otherwise a worker with a defect would respond to jobs with its
-error, although other workers could handle these jobs.
+``explain_failure`` is the only way from an error of vLLM, its libraries or a check to the error of
+the start, in all phases, for the log, the doctor and callers. It reads three tables: the causes
+that are the machine's (``MACHINE_CAUSES``), the remedies for messages (``OPTION_REMEDIES`` and
+``REMEDIES``), and the looks at the model's files, for causes that no message names (``LOOKS``).
+
+The rule for callers: an error is the machine's if the driver, the system or a signal has raised it,
+so that another worker answers the jobs. Everything else is the model's or the settings': the same
+code with the same files fails in the same way on every worker, and callers get the error.
 """
 
 import contextlib
-import errno
+import json
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
+from safetensors import SafetensorError
 
 from worker.engine.arguments import EngineArguments
+from worker.engine.cache_plan import plan_kv_cache
+from worker.engine.machine import Gpu
+from worker.engine.model_config import (
+    architectures_in,
+    create_yarn_overrides,
+    registered_model_names,
+)
 from worker.engine.options.automatic import MEMORY_OPTION
 from worker.engine.options.option import join_validation_messages
 from worker.engine.run.healing.core import CoreFailed
-from worker.engine.seam.translation import START_ERRORS, is_out_of_memory, shorten_to_sentences
+from worker.engine.seam.translation import is_out_of_memory, shorten_to_sentences
 from worker.engine.start.fitting import NUM_GPU_BLOCKS_OVERRIDE
-from worker.engine.start.model_files import explain_load_failure, explain_refusal
 from worker.errors import MAX_MESSAGE_LENGTH, MachineUnfit, StartFailed, replace_options_by_settings
-
-# The error of a chat template that can't handle a list as a message's content.
-_TEMPLATE_REFUSAL = (
-    r"a first request is refused: .*(?:can only concatenate|\W?list object\W? has no)"
+from worker.settings import history
+from worker.store import Artifact, disk
+from worker.store.files import (
+    CONFIG,
+    CONFIGS,
+    INDEX,
+    MODEL_CONFIGS,
+    is_vocabulary,
+    parse_json_object,
 )
-# Advice by vLLM's message: a pattern, an option, and the text after the option's name, which may
-# contain the pattern's groups.
-_REMEDIES: tuple[tuple[str, str, str], ...] = (
+
+# Patterns of the errors for which another machine may work, and their sources. They are
+# searched in the name of the exception's class and in its message: vLLM and the code of models
+# raise an error again as an exception of their own, and only a line of text is left of a core's.
+MACHINE_CAUSES = {
+    r"CUDA driver|NVIDIA driver|No CUDA GPUs|NVML|system not yet initialized": "the driver",
+    r"CUDA error|CU(?:BLAS|DNN)_STATUS|launch timed out": "the GPU",
+    r"NCCL|\bDist\w*Error\b": "the connection between GPUs",
+    r"^(?:\w+\.)*(?:Connection\w*|BrokenPipe|Timeout)Error\b|Did not receive response|"
+    r"already in use": "another process",
+    r"cannot open shared object file|undefined symbol|'/(?:dev|proc|sys)/": "the system",
+    # The numbers are those of missing files and wrong paths, which are the operator's. torch raises
+    # 22 for a checkpoint that it can't parse.
+    r"\[Errno (?!(?:2|20|21|22|36)\])\d+\]|No space left on device|Input/output error|Stale file "
+    r"handle|Too many open files": "the system or a disk",
+    r"^(?:Fatal Python error|terminate called|free\(\)|malloc\(\)|ended by SIG)": "a crash",
+    # vLLM's message, and ours, about a core whose output has no exception.
+    r"^(?:Engine core initialization failed|for an unknown reason)": "a core that gave no reason",
+    r"^(?:\w+\.)*MachineUnfit\b": "a check of the machine",
+}
+# vLLM's list of exit codes if a signal ended a core, whose last output then explains nothing.
+_ENDED_BY_SIGNAL = re.compile(r"Failed core proc.*\{[^}]*: -\d")
+# Start of a core's error line, as ``worker.logs.reader`` stores it: the name of the exception's
+# class.
+_ERROR_LINE = re.compile(r"(?:\w+\.)*(\w+)(?:$|: )")
+# Part of vLLM's message if too little of the GPU's memory is free: another process uses it, unless
+# the operator has requested more than the GPU has.
+_GPU_FULL_MESSAGE = "is less than desired GPU memory utilization"
+
+# A text with the groups of a message's pattern, or a function of the message's groups.
+Advice = str | Callable[[re.Match[str]], str]
+
+
+def _advise_on_quantization(match: re.Match[str]) -> str:
+    removal = history.find_removal("choices", f"QUANTIZATION={match[1]}")
+    known = f"vLLM {removal.last} supported it; " if removal else ""
+    return f"{known}use a checkpoint with another quantization"
+
+
+_TRUST_ADVICE = "set TRUST_REMOTE_CODE=1 if you trust the repository"
+# Advice on an option that the operator has set, by vLLM's message: the option, and the text after
+# its name. A text may contain the pattern's groups.
+OPTION_REMEDIES: tuple[tuple[str, str, Advice], ...] = (
     (r"derived max_model_len \(\w+=(\d+)", "MAX_MODEL_LEN", "={}"),
     (r"No common block size for .*MultipleOf\((\d+)\)", "BLOCK_SIZE", " to a multiple of {}"),
     (r"heads \((\d+)\) must be divisible by", "TENSOR_PARALLEL_SIZE", " to a divisor of {}"),
     (r"smaller than max_model_len \((\d+)\)", "MAX_NUM_BATCHED_TOKENS", "={} or more"),
     (r"auto-fit max_model_len|the available KV cache", NUM_GPU_BLOCKS_OVERRIDE, " to more"),
-    (_TEMPLATE_REFUSAL, "CHAT_TEMPLATE_CONTENT_FORMAT", "=auto"),
+    # A chat template that can't handle a list as a message's content.
+    (
+        r"a first request is refused: .*(?:can only concatenate|\W?list object\W? has no)",
+        "CHAT_TEMPLATE_CONTENT_FORMAT",
+        "=auto",
+    ),
     (r"equal to max_num_seqs \((\d+)\)", "MAX_NUM_BATCHED_TOKENS", "={} or more"),
 )
-# Explanations of messages in which vLLM does not state the cause.
-_CAUSES = (
+# Advice by vLLM's message, whatever the settings are.
+REMEDIES: tuple[tuple[str, Advice], ...] = (
+    (r"Unknown quantization method: '?([\w-]+)", _advise_on_quantization),
     (
         "Cannot find the config file|does not match the quantization|Config.__init__",
         "the model's own files say how it is quantized, if it is",
     ),
-    ("contains custom code", "set TRUST_REMOTE_CODE=1 if you trust the repository"),
+    ("contains custom code", _TRUST_ADVICE),
     ("Not enough allowed NUMA nodes", "this machine has no GPUs to divide a model among"),
-    (
-        "architectures .* are not supported|does not recognize this architecture",
-        "this vLLM does not have the architecture in config.json: set another model",
-    ),
     (
         "can't allocate memory|out of memory|memory was full",
         "use a machine or GPU with more memory, a smaller model, or a quantized one",
     ),
 )
 
-# Messages of drivers, GPUs, libraries and full disks, which torch, vLLM and NCCL pass on. They are
-# needed if vLLM or a model's code raises an exception whose class normally means a wrong setting.
-_MACHINE_ERRORS = re.compile(
-    r"""
-    CUDA\ driver | CUDA\ error(?!:\ out\ of\ memory) | No\ CUDA\ GPUs | NVIDIA\ driver
-    | CU(?:BLAS|DNN)_STATUS | NVML | NCCL | cannot\ open\ shared\ object\ file | undefined\ symbol
-    | '/(?:dev|proc|sys)/ | No\ space\ left\ on\ device | Input/output\ error
-    | Too\ many\ open\ files | Stale\ file\ handle
-    """,
-    re.VERBOSE,
-)
-
-# Exceptions of vLLM and its libraries for wrong settings, wrong model files, and packages that the
-# image lacks. They are compared by name because only a log line is left of an error in a core.
-_OPERATOR_ERRORS = {
-    "EntryNotFoundError",
-    "FileNotFoundError",
-    "ImportError",
-    "IsADirectoryError",
-    "JSONDecodeError",
-    "MemoryError",
-    "ModuleNotFoundError",
-    "NotADirectoryError",
-    "NotImplementedError",
-    "RepositoryNotFoundError",
-    "StartFailed",
-    "StrictDataclassError",
-    "UnicodeDecodeError",
-    "ValidationError",
-    "ValueError",
-}
-# Part of the messages of various exceptions for a quantization whose config lacks a key.
-_QUANTIZATION_CONFIG_ERROR = "Config.__init__()"
-# Further exceptions that wrong weights or a wrong configuration cause, if vLLM's loader raises
-# them. A ``RuntimeError`` is one only while weights are read: creating a model also tests the GPU.
+# Settings that replace the model's configuration, and others that change the weights that vLLM
+# expects, the likeliest cause first.
+_CONFIG_SETTINGS = ("HF_OVERRIDES", "HF_CONFIG_PATH")
+_SETTINGS = (*_CONFIG_SETTINGS, "LOAD_FORMAT", "QUANTIZATION", "MODEL_IMPL")
+# JSON files that vLLM and its libraries read.
+_JSON_FILES = (*CONFIGS, "generation_config.json", "tokenizer.json", INDEX)
+# Keys of a configuration whose values are dimensions of tensors. In a mixture of experts, no tensor
+# may have the last one.
+_DIMENSIONS = ("vocab_size", "hidden_size")
+_DENSE_DIMENSIONS = (*_DIMENSIONS, "intermediate_size")
+_LAYERS = "num_hidden_layers"
+_LAYER_INDEX = re.compile(r"\blayers\.(\d+)\.")
+# Maximum number of files that a message names.
+_MAX_FILES = 3
+# Errors that wrong weights or a wrong configuration cause if vLLM's loader raises them.
 _LOADER_ERRORS = {
     "AssertionError",
     "AttributeError",
@@ -102,59 +142,164 @@ _LOADER_ERRORS = {
     "UnpicklingError",
     "ZeroDivisionError",
 }
-# Error numbers of a plain ``OSError`` that mean a missing file or a wrong path. None is included
-# because transformers raises ``OSError`` without a number for these.
-_NOT_FOUND_ERRNOS = frozenset({None, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG})
-# Start of a core's error line, as ``worker.logs.reader`` stores it: the name of the exception's
-# class and the number of an ``OSError``.
-_ERROR_LINE = re.compile(r"(?:\w+\.)*(\w+)(?:$|: (?:\[Errno (\d+)\])?)")
-# Part of vLLM's message if too little of the GPU's memory is free: another process uses it, unless
-# the operator has requested more than the GPU has.
-_GPU_FULL_MESSAGE = "is less than desired GPU memory utilization"
-
 # Start of a list in vLLM's message, with hundreds of names.
 _LIST_OF_ARCHITECTURES = " Supported architectures: dict_keys("
-
 # Matches an option of vLLM in its messages: `max_model_len`, `trust_remote_code=True`.
 _OPTION = re.compile(r"`([a-z]+(?:_[a-z]+)+)(=[^`\n]*)?`")
 
-# vLLM's list of exit codes if a signal ended a core, whose last output then explains nothing.
-_CRASHED_CORE = re.compile(r"Failed core proc.*\{[^}]*: -\d")
-
 
 @contextlib.contextmanager
-def translate_start_errors(arguments: EngineArguments, config: Any = None) -> Iterator[None]:
-    """Convert vLLM's errors during startup into ``StartFailed``; ``config`` is the engine's."""
+def explain_start_errors(arguments: EngineArguments) -> Iterator[None]:
+    """Convert all errors of a phase for one engine into ``StartFailed``, which names the model.
+
+    Raises:
+        StartFailed: The phase failed; with the message, and advice if there is any.
+    """
     try:
         yield
-    except START_ERRORS as error:
-        raise start_failure(error, arguments, error_message(error), config=config) from error
+    # vLLM, its libraries and the code of models raise any exception for an unexpected value.
+    except Exception as error:
+        failure = error if isinstance(error, StartFailed) else explain_failure(error, arguments)
+        text = f"vLLM could not start {arguments.model_setting}={arguments.model_name}"
+        kind = StartFailed if failure.affects_all_workers else MachineUnfit
+        raise kind(f"{text}: {failure.problem}", failure.remedy, failure.culprits) from error
 
 
-def start_failure(
+def explain_failure(
     error: Exception,
     arguments: EngineArguments,
-    problem: str,
     culprits: Sequence[str] = (),
-    config: Any = None,
+    problem: str = "",
+    gpu: Gpu | None = None,
 ) -> StartFailed:
-    """Return the error of a failed startup, with advice if there is any.
+    """Return the error of a failed phase; ``MachineUnfit`` if another machine may work.
 
-    ``problem`` is vLLM's message, ``culprits`` are the options that cause the refusal, and
-    ``config`` is the engine's configuration.
+    Args:
+        error: The error of vLLM, its libraries or a check. A core's error is a ``CoreFailed``,
+            raised from vLLM's own exception about the core's exit.
+        arguments: The engine's arguments.
+        culprits: The options that cause the failure, if they are known.
+        problem: The message, if it is shorter than the error's.
+        gpu: The GPU for which a start is simulated.
     """
-    text = f"vLLM could not start {arguments.model_setting}={arguments.model_name}: {problem}"
-    failure = classify_start_failure(error, text, arguments.operator_options)
-    advice = find_remedy(problem, arguments, culprits)
-    if not advice and failure.affects_all_workers:
-        # The disk may fail.
-        with contextlib.suppress(OSError):
-            advice = (
-                explain_load_failure(arguments, config.model_config)
-                if config is not None and _concerns_weights(error)
-                else explain_refusal(arguments, problem)
-            )
-    return type(failure)(f"{text}: {advice}") if advice else failure
+    problem = problem or error_message(error)
+    if is_machine_fault(error, arguments.operator_options):
+        return MachineUnfit(problem)
+    if isinstance(error, StartFailed) and error.remedy:
+        return StartFailed(error.problem, error.remedy, culprits)
+    remedy = _find_remedy(arguments, problem, culprits)
+    if "MAX_MODEL_LEN" in culprits:
+        remedy += propose_yarn(arguments, int(arguments.vllm_args.max_model_len or 0), gpu)
+    # The disk may fail.
+    with contextlib.suppress(OSError):
+        if not remedy and arguments.config is not None and _concerns_weights(error):
+            remedy = explain_load_failure(arguments)
+        looks = () if remedy or culprits else LOOKS
+        remedy = remedy or next(filter(None, (look(arguments, problem) for look in looks)), "")
+    return StartFailed(problem, remedy, culprits)
+
+
+def is_machine_fault(error: Exception, options: Collection[str] = ()) -> bool:
+    """Return whether another machine may work; ``options`` are those that the operator set."""
+    message = str(error)
+    if _ENDED_BY_SIGNAL.search(f"{message}\n{error.__cause__ or ''}"):
+        return True
+    if _GPU_FULL_MESSAGE in message:
+        return MEMORY_OPTION not in options
+    if is_out_of_memory(message):
+        return False
+    text = f"{type(error).__name__}\n{message}"
+    return any(re.search(cause, text, re.MULTILINE) for cause in MACHINE_CAUSES)
+
+
+def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) -> str:
+    """Return vLLM's message in one line, with settings' names; the error's class if it is blank.
+
+    The class precedes a message of Python's own, which is about code and not about a setting.
+    """
+    match error:
+        case ValidationError():  # str(error) repeats values and links to pydantic's documentation
+            text = join_validation_messages(error)
+        case LookupError() | AttributeError() | TypeError() | AssertionError() | ArithmeticError():
+            text = f"{type(error).__name__}: {error}" if str(error) else ""
+        case _:
+            text = str(error)
+    text = text.partition(_LIST_OF_ARCHITECTURES)[0]
+    line = shorten_to_sentences(text, max_length) or type(error).__name__
+    line = _OPTION.sub(
+        lambda found: found[1].upper() + (found[2] or ""), replace_options_by_settings(line)
+    )
+    return line.rstrip(". ")
+
+
+def _find_remedy(arguments: EngineArguments, problem: str, culprits: Sequence[str]) -> str:
+    """Return advice on the options that vLLM refuses, or by its message; blank if unknown."""
+
+    def write(advice: Advice, match: re.Match[str]) -> str:
+        return advice.format(*match.groups()) if isinstance(advice, str) else advice(match)
+
+    if not culprits and (gone := _look_for_architecture(arguments, problem)):
+        return gone
+    changes = {
+        name: f"set {arguments.setting_name(name)}{write(advice, match)}"
+        for pattern, name, advice in OPTION_REMEDIES
+        if name in arguments.operator_options and (match := re.search(pattern, problem))
+    }
+    suggestions = [*changes.values()]
+    suggestions += [
+        f"leave {'it' if [*changes] == [name] else arguments.setting_name(name)} unset"
+        for name in culprits
+    ]
+    matches = ((advice, re.search(pattern, problem)) for pattern, advice in REMEDIES)
+    cause = next((write(advice, match) for advice, match in matches if match), "")
+    return "; ".join(filter(None, (", or ".join(suggestions), cause)))
+
+
+def propose_yarn(arguments: EngineArguments, length: int, gpu: Gpu | None = None) -> str:
+    """Propose HF_OVERRIDES for a context beyond the model's own; blank if impossible.
+
+    The model is built with them, because the code of some models ignores them. ``gpu`` is the GPU
+    for which a start is simulated.
+    """
+    names = architectures_in(_read_config(arguments))
+    with contextlib.suppress(StartFailed):
+        overrides = create_yarn_overrides(arguments, length)
+        if not overrides:
+            return ""
+        plan = plan_kv_cache(arguments.with_options(hf_overrides=overrides), names, 1, gpu)
+        if plan.rope_factors and plan.default_context_length >= length:
+            # Without spaces, the value is not broken into lines.
+            value = json.dumps(overrides, separators=(",", ":"))
+            effect = "for YaRN, which may make answers to short texts worse"
+            return f"\nor set {arguments.prefix}HF_OVERRIDES={value} {effect}"
+    return ""
+
+
+def explain_load_failure(arguments: EngineArguments) -> str:
+    """Return how the weights differ from the configuration, and the setting or file to change.
+
+    The model is a directory, and vLLM has configured the arguments.
+    """
+    if dict(arguments.vllm_args.speculative_config or {}).get("model"):
+        source = arguments.setting_name("SPECULATIVE_CONFIG")
+        return f"the weights of the model, or of its draft in {source}, do not match their {CONFIG}"
+    directory, model_config = Path(arguments.vllm_args.model), arguments.config.model_config
+    artifact = Artifact(str(directory), load_format=str(arguments.vllm_args.load_format))
+    paths = disk.weight_paths(directory, artifact)
+    names = ", ".join(path.name for path in paths[:_MAX_FILES]) or "the weights"
+    quantized = model_config.quantization is not None
+    mismatch = "" if quantized else _find_mismatch(paths, model_config.hf_text_config)
+    settings = _CONFIG_SETTINGS if mismatch else _SETTINGS
+    option = next((name for name in settings if name in arguments.operator_options), None)
+    if option is None:
+        source, model = CONFIG, arguments.model_setting
+        change = f"use the {CONFIG} of these weights, or set {model} to another model"
+    else:
+        source = arguments.setting_name(option)
+        change = f"leave {source} unset"
+    if mismatch:
+        return f"{source} says {mismatch}, which does not match {names}: {change}"
+    return f"{names} can't be read or does not match {source}: {change}"
 
 
 def _concerns_weights(error: Exception) -> bool:
@@ -166,75 +311,116 @@ def _concerns_weights(error: Exception) -> bool:
     return error.loader_function == "load_weights" or is_likely
 
 
-def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) -> str:
-    """Return vLLM's message in one line, with settings' names; the error's class if it is blank."""
-    match error:
-        case ValidationError():  # str(error) repeats values and links to pydantic's documentation
-            text = join_validation_messages(error)
-        case KeyError():  # str(error) is only the key
-            text = f"KeyError: {error}"
-        case _:
-            text = str(error)
-    text = text.partition(_LIST_OF_ARCHITECTURES)[0]
-    line = shorten_to_sentences(text, max_length) or type(error).__name__
-    line = _OPTION.sub(
-        lambda found: found[1].upper() + (found[2] or ""), replace_options_by_settings(line)
-    )
-    return line.rstrip(". ")
+def _find_mismatch(paths: Sequence[Path], config: Any) -> str:
+    """Return the key and value of a configuration that contradict the weights; empty if unknown."""
+    shapes = dict[str, Sequence[int]]()
+    for path in paths:
+        # The weights may be damaged, or in another format.
+        with contextlib.suppress(OSError, SafetensorError):
+            shapes |= {name: shape for name, _, shape in disk.read_tensor_headers(path)}
+    if not shapes:
+        return ""
+    sizes = {size for shape in shapes.values() for size in shape}
+    has_experts = any("expert" in key for key in vars(config))
+    for key in _DIMENSIONS if has_experts else _DENSE_DIMENSIONS:
+        value = getattr(config, key, None)
+        if isinstance(value, int) and value not in sizes:
+            return f"{key}={value}"
+    # The weights may have further layers: of a vision tower, or to predict several tokens.
+    layers = {int(match[1]) for name in shapes if (match := _LAYER_INDEX.search(name))}
+    value = getattr(config, _LAYERS, None)
+    has_too_few = bool(layers) and isinstance(value, int) and value > max(layers) + 1
+    return f"{_LAYERS}={value}" if has_too_few else ""
 
 
-def find_remedy(problem: str, arguments: EngineArguments, culprits: Sequence[str] = ()) -> str:
-    """Return advice on the options that vLLM refuses; blank if unknown.
-
-    ``problem`` is vLLM's message, and ``culprits`` are the options that cause the refusal.
-    """
-    changes = {
-        name: f"set {arguments.setting_name(name)}{value.format(*match.groups())}"
-        for pattern, name, value in _REMEDIES
-        if name in arguments.operator_options and (match := re.search(pattern, problem))
-    }
-    suggestions = [*changes.values()]
-    suggestions += [
-        f"leave {'it' if [*changes] == [name] else arguments.setting_name(name)} unset"
-        for name in culprits
-    ]
-    cause = next((text for pattern, text in _CAUSES if re.search(pattern, problem)), "")
-    return "; ".join(filter(None, (", or ".join(suggestions), cause)))
+# Looks at the files of a model and of its tokenizer. Each returns the file or setting to change, or
+# a blank text if it finds nothing.
 
 
-def classify_start_failure(
-    error: Exception, message: str, options: Collection[str] = ()
-) -> StartFailed:
-    """Return ``MachineUnfit`` if another machine may work, otherwise ``StartFailed``.
-
-    An error in a core is a ``RuntimeError`` with the core's error line, raised from vLLM's own
-    exception about the core's exit. ``options`` are those that the operator set.
-    """
-    error_text = str(error)
-    messages = f"{error_text}\n{error.__cause__ or ''}"
-    if _CRASHED_CORE.search(messages) or _MACHINE_ERRORS.search(error_text):
-        return MachineUnfit(message)
-    if _GPU_FULL_MESSAGE in error_text:
-        is_operator_error = MEMORY_OPTION in options
-    else:
-        is_operator_error = is_out_of_memory(error_text) or _is_operator_error(error, error_text)
-    return StartFailed(message) if is_operator_error else MachineUnfit(message)
+def _folders(arguments: EngineArguments) -> dict[Path, str]:
+    """Return the directories of the model and of its tokenizer, and the settings that name them."""
+    folders = {Path(arguments.vllm_args.model): arguments.model_setting}
+    if tokenizer := arguments.vllm_args.tokenizer:
+        folders.setdefault(Path(tokenizer), arguments.setting_name("TOKENIZER_NAME"))
+    return {folder: setting for folder, setting in folders.items() if folder.is_dir()}
 
 
-def _is_operator_error(error: Exception, message: str) -> bool:
-    """Return whether an error is known to be caused by settings, a model's files or the image."""
-    class_names = [kind.__name__ for kind in type(error).__mro__]
-    number = error.errno if isinstance(error, OSError) else None
-    if isinstance(error, RuntimeError) and (error_line := _ERROR_LINE.match(message)):
-        class_names, number = [error_line[1]], int(error_line[2]) if error_line[2] else None
-    if "MachineUnfit" in class_names:
-        return False
-    loader_function = error.loader_function if isinstance(error, CoreFailed) else ""
-    if class_names[0] == "OSError":
-        # torch raises EINVAL for a checkpoint that it can't parse.
-        return number in _NOT_FOUND_ERRNOS or (loader_function != "" and number == errno.EINVAL)
-    if loader_function == "load_weights" and class_names[0] == "RuntimeError":
-        return True
-    if loader_function and class_names[0] in _LOADER_ERRORS:
-        return True
-    return not _OPERATOR_ERRORS.isdisjoint(class_names) or _QUANTIZATION_CONFIG_ERROR in message
+def _read_config(arguments: EngineArguments) -> dict[str, Any]:
+    """Return a model's config.json, with the operator's overrides of it."""
+    place = Path(arguments.vllm_args.hf_config_path or arguments.vllm_args.model)
+    config = parse_json_object(disk.read_text_or_empty(place / CONFIG))
+    overrides = arguments.vllm_args.hf_overrides
+    return config | (overrides if isinstance(overrides, dict) else {})
+
+
+def _look_for_architecture(arguments: EngineArguments, problem: str) -> str:
+    """Look whether vLLM has had the model's architecture, will have it, or may run its code."""
+    config = _read_config(arguments)
+    names, auto_map = architectures_in(config), config.get("auto_map")
+    if not names or registered_model_names(names):
+        return ""
+    if gone := history.explain_removed_architecture(names):
+        return gone
+    if not re.search("architectures .* are not supported|does not recognize this arch", problem):
+        return ""
+    later = (history.find_first_release("architectures", name) for name in names)
+    if release := next(filter(None, later), None):
+        return f"use an image with vLLM {release} or a later one"
+    has_code = isinstance(auto_map, dict) and any(key.startswith("AutoModel") for key in auto_map)
+    if has_code and not arguments.vllm_args.trust_remote_code:
+        return _TRUST_ADVICE
+    return "this vLLM does not have the architecture in config.json: set another model"
+
+
+def _look_for_pointers(arguments: EngineArguments, _: str) -> str:
+    """Look for pointers of Git LFS."""
+    for folder in _folders(arguments):
+        for path in sorted(folder.iterdir()):
+            if disk.is_lfs_pointer(path):
+                return f"{path.name} is a pointer of Git LFS, not the file: run `git lfs pull`"
+    return ""
+
+
+def _look_for_broken_json(arguments: EngineArguments, _: str) -> str:
+    """Look for JSON that can't be parsed."""
+    for folder, setting in _folders(arguments).items():
+        for name in _JSON_FILES:
+            try:
+                json.loads((folder / name).read_bytes())
+            except FileNotFoundError:
+                continue
+            except (ValueError, RecursionError):
+                return f"{name} is not valid JSON: copy it again, or change {setting}"
+    return ""
+
+
+def _look_for_configuration(arguments: EngineArguments, _: str) -> str:
+    """Look for the configuration of the model."""
+    folder, replaced = Path(arguments.vllm_args.model), arguments.vllm_args.hf_config_path
+    has_config = any((folder / name).is_file() for name in MODEL_CONFIGS)
+    if has_config or replaced or not folder.is_dir():
+        return ""
+    setting = arguments.model_setting
+    return f"there is no {CONFIG}: copy the whole model again, or change {setting}"
+
+
+def _look_for_vocabulary(arguments: EngineArguments, problem: str) -> str:
+    """Look for the tokenizer's vocabulary, if the message is about a tokenizer."""
+    if "tokenizer" not in problem.lower():
+        return ""
+    folder = Path(arguments.vllm_args.tokenizer or arguments.vllm_args.model)
+    change = f"copy the whole model again, or set {arguments.setting_name('TOKENIZER_NAME')}"
+    if not folder.is_dir():
+        return ""
+    if any(is_vocabulary(path.name) for path in folder.iterdir()):
+        return f"the tokenizer's files are damaged, or another model's: {change}"
+    return f"there are no files with a vocabulary of a tokenizer: {change}"
+
+
+# All looks, in this order; the first that finds a cause is the explanation.
+LOOKS: tuple[Callable[[EngineArguments, str], str], ...] = (
+    _look_for_pointers,
+    _look_for_broken_json,
+    _look_for_configuration,
+    _look_for_vocabulary,
+)

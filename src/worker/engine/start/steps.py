@@ -4,22 +4,21 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.arguments import EngineArguments
 from worker.engine.model_config import create_model_config
 from worker.engine.options.automatic import choose_tensor_parallel_size
-from worker.engine.start.needs import artifacts_in_arguments
+from worker.engine.start import Start
+from worker.engine.start.artifacts import artifacts_in_arguments
 from worker.store import Artifact, ArtifactKind, ArtifactLocation, Origin
 
 RENDERER_NUM_WORKERS = "RENDERER_NUM_WORKERS"
 TENSOR_PARALLEL_SIZE = "TENSOR_PARALLEL_SIZE"
 
 
-def with_artifact_directories(
-    arguments: EngineArguments, context: StartupContext
-) -> EngineArguments:
+def with_artifact_directories(arguments: EngineArguments, start: Start) -> EngineArguments:
     """Replace repositories by the directories of their files; add the model's origin and commit."""
     for artifact in artifacts_in_arguments(arguments):
-        location = context.artifact_locations.get(artifact)
+        location = start.locations.get(artifact)
         if location and location.origin is not Origin.DIRECTORY:
             arguments = _replace_artifact(arguments, artifact, location)
     return arguments
@@ -48,12 +47,12 @@ def _replace_artifact(
     return replace(arguments.with_options(**update), origin=location.origin, commit=location.commit)
 
 
-def with_lora_enabled(arguments: EngineArguments, context: StartupContext) -> EngineArguments:
+def with_lora_enabled(arguments: EngineArguments, start: Start) -> EngineArguments:
     """Enable adapters on a worker that only trains, which reserves no memory for them."""
-    return arguments.with_options(enable_lora=True) if context.only_trains else arguments
+    return arguments.with_options(enable_lora=True) if start.only_trains else arguments
 
 
-def with_tensor_parallel_size(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
+def with_tensor_parallel_size(arguments: EngineArguments, _: Start) -> EngineArguments:
     """Reduce a tensor parallel size that the worker chose to a divisor of the attention heads."""
     if all(default.name != TENSOR_PARALLEL_SIZE for default in arguments.defaults):
         return arguments
@@ -66,7 +65,7 @@ def with_tensor_parallel_size(arguments: EngineArguments, _: StartupContext) -> 
     return arguments.with_chosen_value(TENSOR_PARALLEL_SIZE, size, reason)
 
 
-def with_renderer_workers(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
+def with_renderer_workers(arguments: EngineArguments, _: Start) -> EngineArguments:
     """Make vLLM tokenize in two threads, so that a long text leaves one thread free.
 
     The arguments stay the same if the operator has set the number, without a tokenizer, and for
@@ -81,6 +80,6 @@ def with_renderer_workers(arguments: EngineArguments, _: StartupContext) -> Engi
     return arguments.with_chosen_value(RENDERER_NUM_WORKERS, 2, "one of them is free of long texts")
 
 
-def with_same_context_length(arguments: EngineArguments, config: Any) -> EngineArguments:
+def with_same_context_length(arguments: EngineArguments) -> EngineArguments:
     """Use a dead core's context length for the new core, which retries the dead core's requests."""
-    return arguments.with_options(max_model_len=config.model_config.max_model_len)
+    return arguments.with_options(max_model_len=arguments.config.model_config.max_model_len)

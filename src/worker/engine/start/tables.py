@@ -6,17 +6,17 @@ copy.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from dataclasses import replace
 
-from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine
 from worker.engine.options import combinations
 from worker.engine.run.requests import media
-from worker.engine.start import core_checks, fitting, loading, parsers, steps
+from worker.engine.start import Start, checks, fitting, loading, parsers, steps
 from worker.settings.mistakes import Mistake
 
 # Functions that change an engine's arguments before vLLM creates its configuration, in this order.
-STEPS: tuple[Callable[[EngineArguments, StartupContext], EngineArguments], ...] = (
+STEPS: tuple[Callable[[EngineArguments, Start], EngineArguments], ...] = (
     # vLLM loads the directories that the store found and makes no requests to the hub.
     steps.with_artifact_directories,
     # The worker, not vLLM, fetches and checks callers' files.
@@ -35,8 +35,8 @@ STEPS: tuple[Callable[[EngineArguments, StartupContext], EngineArguments], ...] 
     steps.with_renderer_workers,
 )
 
-# Functions that change the arguments before a new core replaces a dead core.
-RESTART_STEPS: tuple[Callable[[EngineArguments, Any], EngineArguments], ...] = (
+# Functions that change the arguments of a dead core before a new core replaces it.
+RESTART_STEPS: tuple[Callable[[EngineArguments], EngineArguments], ...] = (
     steps.with_same_context_length,
 )
 
@@ -53,18 +53,20 @@ OPTION_CHECKS: tuple[Callable[[EngineArguments, Machine], Iterator[Mistake]], ..
     combinations.check_gpu_count,
 )
 
-# Checks that predict the refusals of a core from the arguments and vLLM's configuration, before the
-# core is started. The first refusal is raised, with vLLM's message if there is one.
-CORE_CHECKS: tuple[Callable[[EngineArguments, Any], None], ...] = (
-    core_checks.check_config_on_any_machine,
-    core_checks.check_config_on_cpu,
+# Checks that predict, from vLLM's configuration, why a core or a first request would fail. They run
+# before the core is started. The first refusal is raised, with vLLM's message if there is one.
+CORE_CHECKS: tuple[Callable[[EngineArguments], None], ...] = (
+    checks.check_config_on_any_machine,
+    checks.check_config_on_cpu,
+    checks.check_tokenizer,
+    checks.check_processor,
 )
 
 
 # Fallbacks for a second core if the first core didn't start, with their log messages. A function
-# receives the first core's arguments, vLLM's configuration and the error of the failure. It
-# returns the arguments for the second core; None if the fallback does not apply.
-FALLBACKS: Mapping[Callable[[EngineArguments, Any, Exception], EngineArguments | None], str] = {
+# receives the first core's arguments and the error of the failure. It returns the arguments for the
+# second core; None if the fallback does not apply.
+FALLBACKS: Mapping[Callable[[EngineArguments, Exception], EngineArguments | None], str] = {
     loading.without_fast_loader: (
         "it did not start with the loader that was chosen, so vLLM's own reads the weights"
     ),
@@ -79,15 +81,16 @@ def find_option_mistakes(arguments: EngineArguments, machine: Machine) -> Iterat
 
 
 def choose_fallback_arguments(
-    arguments: EngineArguments, config: Any, error: Exception
+    arguments: EngineArguments, error: Exception
 ) -> tuple[EngineArguments, str] | None:
     """Return the arguments for a second core and a log message; None if no fallback applies.
 
-    ``arguments`` and ``config`` are the first core's. If several fallbacks apply, all change the
-    arguments, and the message is the last one's.
+    ``arguments`` are the first core's. If several fallbacks apply, all change the arguments, and
+    the message is the last one's.
     """
-    fallback = None
+    fallback, config = None, arguments.config
     for change, description in FALLBACKS.items():
-        if changed := change(arguments, config, error):
+        # A change removes the configuration, which the next fallback reads.
+        if changed := change(replace(arguments, config=config), error):
             arguments, fallback = changed, (changed, description)
     return fallback

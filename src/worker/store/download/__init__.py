@@ -164,10 +164,17 @@ class _Download:
         transfer = CommitDownloader(
             self._api, self._artifact.model, listing.commit, self._folder, stop
         )
+
+        def read_text(name: str) -> str:
+            if name not in listing.files:
+                return ""
+            self._download_concurrently(transfer, [listing.files[name]])
+            return disk.read_text_or_empty(transfer.snapshot_path(name))
+
         # The index lists the weights, so it is needed first.
-        index_files = [listing.files[INDEX]] if INDEX in listing.files else []
-        self._download_concurrently(transfer, index_files)
-        index = disk.read_text_or_empty(transfer.snapshot_path(INDEX)) if index_files else ""
+        index = read_text(INDEX)
+        if wrong := disk.find_wrong_kind([*listing.files], read_text, self._artifact):
+            raise ModelUnavailable(self._artifact, *wrong)
         names = files.needed_files(listing.files, index, self._artifact)
         missing_names = [name for name in names if name not in listing.files]
         if missing_names or not files.has_required_files(names, self._artifact):

@@ -11,12 +11,17 @@ from support.engine.arguments import engine_arguments
 from support.hub.caches import NAME, SHARDS, fill_cache, isolate_hub_library, make_model
 from support.hub.server import hub
 from support.metrics import watch_metrics
+from support.settings import start_on
 
-from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine
-from worker.engine.start import BootstrapSettings
-from worker.engine.start.artifacts import EngineArtifacts, places_to_search
-from worker.engine.start.needs import artifacts_in_arguments, artifacts_in_settings
+from worker.engine.start import Start
+from worker.engine.start.artifacts import (
+    EngineArtifacts,
+    artifacts_in_arguments,
+    artifacts_in_settings,
+    places_to_search,
+)
 from worker.engine.start.steps import with_artifact_directories
 from worker.errors import StartFailed
 from worker.settings.sources import RawSettings, gather_settings
@@ -47,7 +52,7 @@ def hub_cache(tmp_path: Path) -> Path:
 def settings(volume: Path, **environ: str) -> RawSettings:
     """Return the settings of a worker with its own volume, after exporting their variables."""
     raw = gather_settings({"BASE_PATH": str(volume), **environ}, volume / "no such file")
-    BootstrapSettings.validate_and_export(raw)
+    Start.read(raw)
     return raw
 
 
@@ -206,7 +211,8 @@ def locate(artifact: Artifact, origin: Origin = Origin.VOLUME) -> ArtifactLocati
 def insert_directories(
     engine: EngineArguments, found: dict[Artifact, ArtifactLocation]
 ) -> EngineArguments:
-    return with_artifact_directories(engine, StartupContext(Machine(cpu=True), found))
+    start = replace(start_on(Machine(cpu=True)), locations=found)
+    return with_artifact_directories(engine, start)
 
 
 def resolve_arguments(engine: EngineArguments) -> Namespace:

@@ -3,6 +3,7 @@
 import asyncio
 from argparse import Namespace
 from concurrent.futures import Future
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.engine.arguments import engine_arguments
 from support.engine.scripted import settings
+from support.settings import start_on
 
-from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import MEMORY_OPTION, divide_gpu_memory
 from worker.engine.run.healing.core import CoreFailed
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start import fitting, steps
-from worker.engine.start.configuring import ConfiguredEngine
 from worker.engine.start.fitting import MAX_NUM_SEQS
 from worker.engine.start.loading import LOAD_FORMAT
 from worker.engine.start.steps import RENDERER_NUM_WORKERS, with_renderer_workers
@@ -36,12 +37,10 @@ VLLMS_LOADER = {LOAD_FORMAT: "auto"}
 LESS_MEMORY, FEWER_SEQUENCES = {MEMORY_OPTION: "0.855"}, {MAX_NUM_SEQS: "64"}
 
 
-def engine(*operator_options: str, prefix: str = "") -> EngineArguments:
+def engine(*operator_options: str, prefix: str = "", config: Any = None) -> EngineArguments:
     changed = {"gpu_memory_utilization": 0.95, "max_num_seqs": 256, "served_model_name": ["m"]}
     base = engine_arguments(prefix, **changed)
-    return EngineArguments(
-        base.vllm_args, base.model_name, prefix, dict.fromkeys(operator_options, "")
-    )
+    return replace(base, operator_options=dict.fromkeys(operator_options, ""), config=config)
 
 
 def config(context: int = 0, device: str = "cuda", sequences: int = 256) -> Any:
@@ -54,10 +53,10 @@ def config(context: int = 0, device: str = "cuda", sequences: int = 256) -> Any:
 
 def configured_engine(
     *operator_options: str, device: str = "cuda", sequences: int = 256, fast: bool = False
-) -> ConfiguredEngine:
+) -> EngineArguments:
     arguments = engine(*operator_options)
     chosen = arguments.with_chosen_value(*FAST_LOADER) if fast else arguments
-    return ConfiguredEngine(chosen, config(device=device, sequences=sequences))
+    return replace(chosen, config=config(device=device, sequences=sequences))
 
 
 @pytest.mark.parametrize(
@@ -83,9 +82,9 @@ def configured_engine(
     ],
 )
 def test_a_fallback_changes_only_options_that_the_operator_did_not_set(
-    configured: ConfiguredEngine, reason: str, message: str, defaults: dict[str, str]
+    configured: EngineArguments, reason: str, message: str, defaults: dict[str, str]
 ) -> None:
-    fallback = choose_fallback_arguments(*configured, RuntimeError(reason))
+    fallback = choose_fallback_arguments(configured, RuntimeError(reason))
     assert fallback
     arguments, description = fallback
     assert (description, {default.name: default.value for default in arguments.defaults}) == (
@@ -93,7 +92,7 @@ def test_a_fallback_changes_only_options_that_the_operator_did_not_set(
         defaults,
     )
     assert {name: str(getattr(arguments.vllm_args, name.lower())) for name in defaults} == defaults
-    assert configured.arguments.vllm_args.gpu_memory_utilization == 0.95
+    assert configured.vllm_args.gpu_memory_utilization == 0.95
 
 
 @pytest.mark.parametrize(
@@ -105,14 +104,14 @@ def test_a_fallback_changes_only_options_that_the_operator_did_not_set(
     ],
 )
 def test_there_is_no_fallback_if_no_option_can_be_changed(
-    configured: ConfiguredEngine, reason: str
+    configured: EngineArguments, reason: str
 ) -> None:
-    assert choose_fallback_arguments(*configured, RuntimeError(reason)) is None
+    assert choose_fallback_arguments(configured, RuntimeError(reason)) is None
 
 
 def test_less_memory_for_the_cache_does_not_help_weights_that_are_too_large() -> None:
     error = CoreFailed(OUT_OF_MEMORY, "initialize_model")
-    assert choose_fallback_arguments(*configured_engine(), error) is None
+    assert choose_fallback_arguments(configured_engine(), error) is None
 
 
 @pytest.mark.parametrize(
@@ -130,12 +129,14 @@ def test_out_of_memory_errors_differ_from_other_failures(reason: str, is_memory:
 
 def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
-        fitting.short_context_warning(engine(), config(2048), model_context=2048, min_context=1024)
+        fitting.short_context_warning(
+            engine(config=config(2048)), model_context=2048, min_context=1024
+        )
         is None
     )
     line = (
         fitting.short_context_warning(
-            engine(), config(20_480), model_context=131_072, min_context=1024
+            engine(config=config(20_480)), model_context=131_072, min_context=1024
         )
         or ""
     )
@@ -145,7 +146,7 @@ def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
     line = (
         fitting.short_context_warning(
-            engine(), config(20_480, "cpu"), model_context=131_072, min_context=1024
+            engine(config=config(20_480, "cpu")), model_context=131_072, min_context=1024
         )
         or ""
     )
@@ -154,11 +155,11 @@ def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPat
 
 def test_a_context_below_the_minimum_fails_except_for_an_embedder() -> None:
     with pytest.raises(StartFailed, match=r"512 tokens, .* MIN_MODEL_LEN=1024"):
-        fitting.short_context_warning(engine(), config(512), model_context=2048, min_context=1024)
-    embedder = engine(prefix="EMBEDDING_")
-    assert "EMBEDDING_MAX_MODEL_LEN" in (
-        fitting.short_context_warning(embedder, config(512), 2048, 1024) or ""
-    )
+        fitting.short_context_warning(
+            engine(config=config(512)), model_context=2048, min_context=1024
+        )
+    embedder = engine(prefix="EMBEDDING_", config=config(512))
+    assert "EMBEDDING_MAX_MODEL_LEN" in (fitting.short_context_warning(embedder, 2048, 1024) or "")
 
 
 @pytest.mark.parametrize(
@@ -184,7 +185,7 @@ def test_the_renderer_gets_a_second_thread_if_possible(
     before = EngineArguments(
         Namespace(renderer_num_workers=1), "m", operator_options=dict.fromkeys(operator_options, "")
     )
-    after = with_renderer_workers(before, StartupContext(Machine(cpu=True)))
+    after = with_renderer_workers(before, start_on(Machine(cpu=True)))
     assert after.vllm_args.renderer_num_workers == threads
     assert [default.name for default in after.defaults] == [RENDERER_NUM_WORKERS] * (threads - 1)
 

@@ -16,7 +16,7 @@ from support.hub.caches import SHARDS, make_model
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.start.artifacts import EngineArtifacts
-from worker.engine.start.model_files import explain_load_failure, explain_refusal
+from worker.engine.start.refusals import LOOKS, explain_load_failure
 from worker.errors import MachineUnfit
 from worker.settings.sources import gather_settings
 from worker.store import Artifact, ArtifactLocation, ModelUnavailable, disk
@@ -36,7 +36,17 @@ def model(tmp_path: Path) -> Path:
 
 
 def arguments(model: Path, **operator_options: str) -> EngineArguments:
-    return replace(engine_arguments(model=str(model)), operator_options=operator_options)
+    base = engine_arguments(model=str(model), hf_config_path=None, hf_overrides=None)
+    return replace(base, operator_options=operator_options)
+
+
+def look(arguments: EngineArguments, problem: str) -> str:
+    return next(filter(None, (one(arguments, problem) for one in LOOKS)), "")
+
+
+def explain(arguments: EngineArguments, config: Any) -> str:
+    """Explain a failure of vLLM's loader, with vLLM's configuration of the model."""
+    return explain_load_failure(replace(arguments, config=SimpleNamespace(model_config=config)))
 
 
 def config(**changed: Any) -> Any:
@@ -47,7 +57,7 @@ def config(**changed: Any) -> Any:
 
 @pytest.mark.parametrize("key", SIZES)
 def test_the_key_that_contradicts_the_weights_is_named(model: Path, key: str) -> None:
-    found = explain_load_failure(arguments(model), config(**{key: 77}))
+    found = explain(arguments(model), config(**{key: 77}))
     says = f"config.json says {key}=77, which does not match a.safetensors"
     assert found == f"{says}: {OTHER_MODEL}"
 
@@ -56,7 +66,7 @@ def test_the_setting_that_contradicts_the_weights_is_named(model: Path) -> None:
     overriding = replace(arguments(model, HF_OVERRIDES="{}", SEED="1"), prefix="EMBEDDING_")
     says = "EMBEDDING_HF_OVERRIDES says vocab_size=5, which does not match a.safetensors"
     expected = f"{says}: leave EMBEDDING_HF_OVERRIDES unset"
-    assert explain_load_failure(overriding, config(vocab_size=5)) == expected
+    assert explain(overriding, config(vocab_size=5)) == expected
 
 
 @pytest.mark.parametrize(
@@ -73,39 +83,51 @@ def test_the_setting_that_contradicts_the_weights_is_named(model: Path) -> None:
 def test_a_configuration_of_healthy_weights_is_not_blamed(
     model: Path, changed: dict[str, Any]
 ) -> None:
-    found = explain_load_failure(arguments(model, LOAD_FORMAT="safetensors"), config(**changed))
+    found = explain(arguments(model, LOAD_FORMAT="safetensors"), config(**changed))
     text = "a.safetensors can't be read or does not match LOAD_FORMAT"
     assert found == f"{text}: leave LOAD_FORMAT unset"
 
 
 def test_a_setting_that_has_no_dimensions_is_not_blamed_for_them(model: Path) -> None:
-    found = explain_load_failure(arguments(model, LOAD_FORMAT="safetensors"), config(vocab_size=5))
+    found = explain(arguments(model, LOAD_FORMAT="safetensors"), config(vocab_size=5))
     assert found.startswith("config.json says vocab_size=5, which does not match a.safetensors")
 
 
 def test_the_draft_may_be_the_cause(model: Path) -> None:
-    drafting = engine_arguments(model=str(model), speculative_config={"model": "org/draft"})
-    assert "or of its draft in SPECULATIVE_CONFIG" in explain_load_failure(drafting, config())
+    drafting = arguments(model).with_options(speculative_config={"model": "org/draft"})
+    assert "or of its draft in SPECULATIVE_CONFIG" in explain(drafting, config())
 
 
 def test_weights_without_headers_and_matching_weights_are_named(model: Path) -> None:
     text = "a.safetensors can't be read or does not match config.json"
-    assert explain_load_failure(arguments(model), config()) == f"{text}: {OTHER_MODEL}"
+    assert explain(arguments(model), config()) == f"{text}: {OTHER_MODEL}"
     (model / "a.safetensors").rename(model / "pytorch_model.bin")
-    assert explain_load_failure(arguments(model), config()).startswith("pytorch_model.bin can't")
+    assert explain(arguments(model), config()).startswith("pytorch_model.bin can't")
 
 
 def test_a_broken_or_missing_file_is_named(model: Path) -> None:
     refusals = ["no config", "no tokenizer", "other"]
-    assert [explain_refusal(arguments(model), text) for text in refusals] == ["", "", ""]
+    assert look(arguments(model), "other") == ""
     (model / "tokenizer.json").write_text("{")
     broken = "tokenizer.json is not valid JSON: copy it again, or change MODEL_NAME"
-    assert explain_refusal(arguments(model), "other") == broken
+    assert look(arguments(model), "other") == broken
     (model / "tokenizer.json").unlink()
-    lacking = "there are no tokenizer files: add them, or set TOKENIZER_NAME"
+    again = "copy the whole model again, or set TOKENIZER_NAME"
+    lacking = f"there are no files with a vocabulary of a tokenizer: {again}"
+    assert [look(arguments(model), text) for text in refusals] == ["", lacking, ""]
+    (model / "tokenizer.json").write_text("{}")
+    damaged = f"the tokenizer's files are damaged, or another model's: {again}"
+    assert look(arguments(model), "no tokenizer") == damaged
     (model / "config.json").unlink()
     copy = "there is no config.json: copy the whole model again, or change MODEL_NAME"
-    assert [explain_refusal(arguments(model), text) for text in refusals] == [copy, lacking, ""]
+    assert [look(arguments(model), text) for text in refusals] == [copy] * 3
+
+
+def test_a_pointer_of_git_lfs_is_named(model: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+    (model / "tokenizer.json").write_text(pointer)
+    expected = "tokenizer.json is a pointer of Git LFS, not the file: run `git lfs pull`"
+    assert look(arguments(model), "other") == expected
 
 
 def test_a_broken_file_of_another_tokenizer_is_named(model: Path, tmp_path: Path) -> None:
@@ -113,17 +135,17 @@ def test_a_broken_file_of_another_tokenizer_is_named(model: Path, tmp_path: Path
     tokenizer.mkdir()
     (tokenizer / "tokenizer_config.json").write_text("[")
     broken = "tokenizer_config.json is not valid JSON: copy it again, or change TOKENIZER_NAME"
-    with_tokenizer = engine_arguments(model=str(model), tokenizer=str(tokenizer))
-    assert explain_refusal(with_tokenizer, "no tokenizer") == broken
+    with_tokenizer = arguments(model).with_options(tokenizer=str(tokenizer))
+    assert look(with_tokenizer, "no tokenizer") == broken
 
 
 def test_files_that_vllm_does_not_read_are_not_blamed(model: Path) -> None:
     (model / "rows.json").write_text("1\n2\n")
-    assert explain_refusal(arguments(model), "CUDA driver initialization failed") == ""
+    assert look(arguments(model), "CUDA driver initialization failed") == ""
 
 
 def test_a_name_that_is_no_directory_has_no_files() -> None:
-    assert explain_refusal(engine_arguments(), "no config, no tokenizer") == ""
+    assert look(arguments(Path("org/name")), "no config, no tokenizer") == ""
 
 
 # Weights in an operator's directory are checked before an engine starts.
@@ -158,7 +180,7 @@ def test_a_directory_with_weights_that_cannot_be_loaded_affects_all_workers(
     assert failed.value.affects_all_workers
 
 
-@pytest.mark.parametrize("load_format", ["dummy", "tensorizer", "sharded_state"])
+@pytest.mark.parametrize("load_format", ["dummy", "tensorizer"])
 def test_a_directory_may_lack_weights_that_vllm_does_not_read_from_it(
     tmp_path: Path, load_format: str
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 from support.engine.arguments import engine_arguments
 from support.hub.caches import NAME
 
-from worker.engine.start.needs import (
+from worker.engine.start.artifacts import (
     artifacts_in_arguments,
     artifacts_in_configs,
     artifacts_in_settings,

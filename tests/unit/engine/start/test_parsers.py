@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 from support.doctor import CPU, candidate, options
+from support.settings import start_on
 
 from worker.doctor import checks
 from worker.doctor.findings import Level
-from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.arguments import EngineArguments
 from worker.engine.options.combinations import REASONING_PARSER, TOOL_PARSER
 from worker.engine.start.parsers import choose_family, parser_hints, with_parsers
 
@@ -68,7 +69,7 @@ def parse_arguments(place: Path, **settings: str) -> EngineArguments:
 
 def chosen_parsers(place: Path, **settings: str) -> tuple[str | None, str | None, bool]:
     """Return the parsers for tools and reasoning, and whether automatic tool choice is enabled."""
-    vllms = with_parsers(parse_arguments(place, **settings), StartupContext(CPU)).vllm_args
+    vllms = with_parsers(parse_arguments(place, **settings), start_on(CPU)).vllm_args
     return (
         vllms.tool_call_parser or None,
         vllms.reasoning_parser or None,

@@ -2,15 +2,24 @@
 
 import errno
 import json
+import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.engine.arguments import engine_arguments
 
+from worker.engine.arguments import EngineArguments
 from worker.engine.run.healing.core import CoreFailed
-from worker.engine.start import cores
-from worker.engine.start.refusals import classify_start_failure, error_message, start_failure
+from worker.engine.start.refusals import (
+    MACHINE_CAUSES,
+    error_message,
+    explain_failure,
+    explain_start_errors,
+    is_machine_fault,
+)
 from worker.errors import MachineUnfit, StartFailed
 
 # Messages of CUDA, torch, vLLM, NCCL and the kernel.
@@ -19,93 +28,59 @@ DIED = "Engine core initialization failed. Failed core proc(s): {'EngineCore_DP0
 
 
 @pytest.mark.parametrize("message", MESSAGES["machine"])
-def test_failures_that_the_machine_may_cause_affect_one_worker(message: str) -> None:
-    assert not classify_start_failure(
-        RuntimeError(message), f"vLLM could not start m: {message}"
-    ).affects_all_workers
+def test_failures_of_the_machine_affect_one_worker(message: str) -> None:
+    assert is_machine_fault(CoreFailed(message))
 
 
 @pytest.mark.parametrize("message", MESSAGES["configuration"])
-def test_failures_of_the_configuration_affect_all_workers(message: str) -> None:
-    failure = classify_start_failure(RuntimeError(message), f"vLLM could not start m: {message}")
-    assert failure.affects_all_workers
-    assert failure.message == f"vLLM could not start m: {message}"
+def test_failures_of_the_model_and_of_settings_affect_all_workers(message: str) -> None:
+    assert not is_machine_fault(CoreFailed(message))
+
+
+@pytest.mark.parametrize("cause", MACHINE_CAUSES)
+def test_each_cause_that_is_the_machines_is_found_in_an_example(cause: str) -> None:
+    messages = [f"CoreFailed\n{message}" for message in MESSAGES["machine"]]
+    assert any(re.search(cause, message, re.MULTILINE) for message in messages)
 
 
 @pytest.mark.parametrize(
-    ("error", "affects_all"),
+    ("error", "is_machines"),
     [
-        (ValueError("an odd rank"), True),
-        (ModuleNotFoundError("No module named 'einops'"), True),
-        (OSError("a is not a local folder and is not a valid model identifier"), True),
-        (FileNotFoundError(errno.ENOENT, "No such file or directory"), True),
-        (StartFailed("cores for no GPU"), True),
-        (MachineUnfit("the driver is too old"), False),
+        (ValueError("an odd rank"), False),
+        (ModuleNotFoundError("No module named 'einops'"), False),
+        (OSError("a is not a local folder and is not a valid model identifier"), False),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), False),
+        (StartFailed("cores for no GPU"), False),
         (AttributeError("no attribute"), False),
         (RuntimeError("something"), False),
-        (OSError(errno.ESTALE, "Stale file handle"), False),
-        (OSError(errno.ENOSPC, "voll"), False),
-        (PermissionError(errno.EACCES, "Permission denied"), False),
-        (ConnectionError("the hub"), False),
+        (IndexError("list index out of range"), False),
+        (MachineUnfit("the driver is too old"), True),
+        (OSError(errno.ESTALE, "Stale file handle"), True),
+        (OSError(errno.ENOSPC, "voll"), True),
+        (PermissionError(errno.EACCES, "Permission denied"), True),
+        (ConnectionError("the hub"), True),
+        (TimeoutError("the hub"), True),
     ],
 )
-def test_the_class_of_an_error_in_this_process_decides(error: Exception, affects_all: bool) -> None:
-    assert classify_start_failure(error, str(error)).affects_all_workers is affects_all
+def test_the_class_of_an_error_in_this_process_counts(error: Exception, is_machines: bool) -> None:
+    assert is_machine_fault(error) is is_machines
 
 
 def test_a_full_gpu_affects_all_workers_only_if_the_operator_set_the_share() -> None:
-    message = "Free memory on device cuda:0 is less than desired GPU memory utilization (0.99)"
-    assert not classify_start_failure(
-        ValueError(message), message, {"MAX_MODEL_LEN"}
-    ).affects_all_workers
-    assert classify_start_failure(
-        ValueError(message), message, {"GPU_MEMORY_UTILIZATION"}
-    ).affects_all_workers
+    error = ValueError("Free memory on device cuda:0 is less than desired GPU memory utilization")
+    assert is_machine_fault(error, {"MAX_MODEL_LEN"})
+    assert not is_machine_fault(error, {"GPU_MEMORY_UTILIZATION"})
 
 
 @pytest.mark.parametrize(
-    ("status", "affects_all"), [(1, True), (-9, False), (-11, False), (-6, False)]
+    ("status", "is_machines"), [(1, False), (-9, True), (-11, True), (-6, True)]
 )
 def test_the_output_of_a_core_before_a_crash_is_not_the_reason(
-    status: int, affects_all: bool
+    status: int, is_machines: bool
 ) -> None:
-    error = RuntimeError("ValueError: handled long ago")
+    error = CoreFailed("ValueError: handled long ago", "load_weights")
     error.__cause__ = RuntimeError(DIED % status)
-    assert classify_start_failure(error, str(error)).affects_all_workers is affects_all
-
-
-# The last error in a core's output, the function of vLLM's loader that raised it, and whether every
-# worker fails.
-LOADER_ERRORS = [
-    ("AssertionError", "load_weights", True),
-    ("AssertionError", "initialize_model", True),
-    ("AssertionError", "", False),
-    ("KeyError: 'layers.0.w'", "load_weights", True),
-    ("safetensors_rust.SafetensorError: invalid header", "load_weights", True),
-    ("_pickle.UnpicklingError: invalid load key", "load_weights", True),
-    ("RuntimeError: The size of tensor a (4) must match", "load_weights", True),
-    ("RuntimeError: a kernel that does not compile", "initialize_model", False),
-    ("OSError: [Errno 22] Invalid argument", "load_weights", True),
-    ("OSError: [Errno 22] Invalid argument", "", False),
-    ("OSError: [Errno 5] Input/output error", "load_weights", False),
-    ("OSError: [Errno 116] Stale file handle", "load_weights", False),
-    ("PermissionError: [Errno 13] Permission denied", "load_weights", False),
-    ("torch.AcceleratorError: CUDA error: unknown error", "load_weights", False),
-    ("MachineUnfit: the driver is too old", "initialize_model", False),
-    (cores.OOM_KILLED, "", True),
-]
-
-
-@pytest.mark.parametrize(("line", "function", "affects_all"), LOADER_ERRORS)
-def test_wrong_weights_affect_all_workers(line: str, function: str, affects_all: bool) -> None:
-    failure = classify_start_failure(CoreFailed(line, function), line)
-    assert failure.affects_all_workers is affects_all
-
-
-def test_a_core_that_was_killed_from_outside_affects_one_worker() -> None:
-    error = CoreFailed("AssertionError", "load_weights")
-    error.__cause__ = RuntimeError(DIED % -9)
-    assert not classify_start_failure(error, str(error)).affects_all_workers
+    assert is_machine_fault(error) is is_machines
 
 
 @pytest.mark.parametrize(
@@ -122,16 +97,33 @@ def test_a_core_that_was_killed_from_outside_affects_one_worker() -> None:
 def test_the_weights_are_blamed_only_for_errors_that_they_may_cause(
     tmp_path: Path, line: str, function: str, advice: str
 ) -> None:
-    (tmp_path / "w.safetensors").write_bytes(b"")
+    for name in ("w.safetensors", "config.json"):
+        (tmp_path / name).write_bytes(b"{}")
     config = SimpleNamespace(
         model_config=SimpleNamespace(hf_text_config=SimpleNamespace(), quantization=None)
     )
-    arguments = engine_arguments(model=str(tmp_path))
-    failure = start_failure(CoreFailed(line, function), arguments, line, config=config)
-    expected = f"vLLM could not start MODEL_NAME={tmp_path}: {line}"
-    assert failure.message.startswith(f"{expected}: " if advice else expected)
-    assert advice in failure.message.removeprefix(expected)
-    assert advice or failure.message == expected
+    failure = explain_failure(CoreFailed(line, function), configured_arguments(tmp_path, config))
+    assert failure.problem == line.rstrip(".")
+    assert advice in failure.remedy
+    assert bool(advice) is bool(failure.remedy)
+
+
+def test_the_error_of_a_phase_names_the_model_and_keeps_its_advice(tmp_path: Path) -> None:
+    with (
+        pytest.raises(StartFailed) as raised,
+        explain_start_errors(configured_arguments(tmp_path)),
+    ):
+        raise StartFailed("the tokenizer is broken", "set another one", ["TOKENIZER"])
+    message = f"vLLM could not start MODEL_NAME={tmp_path}: the tokenizer is broken"
+    assert raised.value.message == f"{message}: set another one"
+    assert (raised.value.culprits, raised.value.affects_all_workers) == (("TOKENIZER",), True)
+    with pytest.raises(MachineUnfit), explain_start_errors(configured_arguments(tmp_path)):
+        raise CoreFailed("ended by SIGSEGV")
+
+
+def configured_arguments(model: Path, config: Any = None) -> EngineArguments:
+    arguments = engine_arguments(model=str(model), hf_config_path=None, hf_overrides=None)
+    return replace(arguments, config=config)
 
 
 def test_options_that_a_message_quotes_are_written_as_settings() -> None:

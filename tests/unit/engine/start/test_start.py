@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.engine.start import BootstrapSettings, check_base_path
+from worker.engine.start import Start, check_base_path
 from worker.settings.sources import gather_settings
 
 
@@ -15,39 +15,37 @@ def clear_environ() -> None:
         os.environ.pop(name, None)
 
 
-def bootstrap(**environ: str) -> BootstrapSettings:
-    return BootstrapSettings.validate_and_export(gather_settings(environ, Path("/no such file")))
+def read(**environ: str) -> Start:
+    return Start.read(gather_settings(environ, Path("/no such file")))
 
 
 def test_settings_are_exported_once_and_the_defaults_are_recorded(tmp_path: Path) -> None:
     environ = {"MODEL_NAME": "org/model", "BASE_PATH": str(tmp_path), "HF_TOKEN": "hf_x"}
-    result = bootstrap(**environ)
+    result = read(**environ)
     assert [default.name for default in result.defaults] == ["RUNPOD_LOG_LEVEL", "HF_HOME"]
     assert os.environ["HF_TOKEN"] == "hf_x"
     assert os.environ["HF_HOME"] == f"{tmp_path}/huggingface-cache"
-    assert bootstrap(**environ).defaults == ()
+    assert read(**environ).defaults == ()
 
 
 def test_wrong_settings_get_their_defaults_and_correct_ones_are_used(tmp_path: Path) -> None:
     right = {"MODEL_NAME": "org/model", "BASE_PATH": str(tmp_path), "DEFAULT_BATCH_SIZE": "7"}
-    result = bootstrap(**right, MAX_CONCURRENCY="0")
-    assert result.settings is not None
+    result = read(**right, MAX_CONCURRENCY="0")
     assert (result.settings.max_concurrency, result.settings.default_batch_size) == ("auto", 7)
     assert os.environ["HF_HOME"] == f"{tmp_path}/huggingface-cache"
     assert [mistake.name for mistake in result.mistakes] == ["MAX_CONCURRENCY"]
 
 
 @pytest.mark.parametrize("model", ["", "/no/such", "org/my model"])
-def test_without_a_model_there_are_no_settings(model: str) -> None:
-    result = bootstrap(MODEL_NAME=model, MAX_CONCURRENCY="0")
-    assert result.settings is None
+def test_without_a_model_the_other_settings_are_checked(model: str) -> None:
+    result = read(MODEL_NAME=model, MAX_CONCURRENCY="0")
+    assert not result.has_model
     assert [mistake.name for mistake in result.mistakes] == ["MAX_CONCURRENCY", "MODEL_NAME"]
-    assert "RUNPOD_LOG_LEVEL" not in os.environ
 
 
 def test_mistakes_of_all_sources_are_reported_in_the_operators_spelling(tmp_path: Path) -> None:
     (file := tmp_path / "broken.yaml").write_text("seed: [1")
-    result = bootstrap(MODEL="org/model", MIN_BATCH_SIZE="-1", VLLM_CONFIG_FILE=str(file))
+    result = read(MODEL="org/model", MIN_BATCH_SIZE="-1", VLLM_CONFIG_FILE=str(file))
     assert {mistake.name for mistake in result.mistakes} == {"VLLM_CONFIG_FILE", "MIN_BATCH_SIZE"}
 
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import psutil
 import pytest
+from support.settings import start_on
 
-from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, Machine
 from worker.engine.start import loading
 from worker.engine.start.loading import (
@@ -20,7 +21,7 @@ from worker.engine.start.loading import (
 )
 
 GIB = 2**30
-GPU = StartupContext(Machine(cpu=False, gpus=(Gpu("GPU", GIB),)), fast_load=True)
+GPU = start_on(Machine(cpu=False, gpus=(Gpu("GPU", GIB),)), fast_load=True)
 WriteMounts = Callable[[str], None]
 LOADERS = ("instanttensor", "fastsafetensors", "runai_model_streamer")
 MOUNTS = """\
@@ -210,7 +211,7 @@ def test_the_fastest_installed_loader_for_the_disk_is_chosen(
     assert changed.vllm_args.load_format == loader
     values = [default.value for default in changed.defaults if default.name == "LOAD_FORMAT"]
     assert values == ([] if loader == "auto" else [loader])
-    own = without_fast_loader(changed)
+    own = without_fast_loader(changed, RuntimeError())
     assert (own.vllm_args.load_format if own else loader) == "auto"
 
 
@@ -222,11 +223,11 @@ def test_options_of_the_operator_are_not_changed(
 ) -> None:
     arguments = EngineArguments(model_arguments.vllm_args, "org/model", operator_options={name: ""})
     assert with_fast_loader(arguments, GPU) is arguments
-    assert without_fast_loader(arguments) is None
+    assert without_fast_loader(arguments, RuntimeError()) is None
 
 
 def test_no_loader_is_chosen_without_a_gpu_or_fast_load(model_arguments: EngineArguments) -> None:
-    assert with_fast_loader(model_arguments, replace(GPU, fast_load=False)) is model_arguments
+    assert with_fast_loader(model_arguments, start_on(GPU.machine)) is model_arguments
     assert (
         with_fast_loader(model_arguments, replace(GPU, machine=Machine(cpu=True)))
         is model_arguments

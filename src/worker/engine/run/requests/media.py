@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import vllm.envs
 
-from worker.engine.arguments import EngineArguments, StartupContext
+from worker.engine.arguments import EngineArguments
 from worker.engine.seam.protocols import Client
 from worker.media import MediaLimits, MediaLoader
 from worker.media.containers import DEMUXERS
@@ -49,7 +49,7 @@ def allowed_hosts(model_config: Any) -> tuple[str, ...]:
     return tuple(domain for domain in domains if domain != UNREACHABLE_HOST)
 
 
-def disable_media_fetching(arguments: EngineArguments, _: StartupContext) -> EngineArguments:
+def disable_media_fetching(arguments: EngineArguments, _: object) -> EngineArguments:
     """Return arguments that keep vLLM from fetching media, and from opening local files.
 
     Hosts that the operator allows stay in the arguments, where the worker's fetcher finds them.

@@ -20,12 +20,12 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter
 from support.processes.background import wait_until
 
 from worker.engine.run.healing import core as core_module
-from worker.engine.run.healing.core import OUT_OF_MEMORY_HINT, Core, CoreOutput
+from worker.engine.run.healing.core import OUT_OF_MEMORY_HINT, Core, CoreFailed, CoreOutput
 from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start.cores import allow_environ_changes, move_vllm_metrics
-from worker.engine.start.refusals import classify_start_failure
-from worker.errors import EngineDead, MachineUnfit
+from worker.engine.start.refusals import is_machine_fault
+from worker.errors import EngineDead
 
 StartProcess = Callable[..., BaseProcess]
 _context = multiprocessing.get_context("spawn")
@@ -183,9 +183,7 @@ def test_the_output_of_this_process_is_restored(capfd: pytest.CaptureFixture[str
 )
 def test_an_error_means_exhausted_memory_or_an_unfit_machine(error: str, *, is_full: bool) -> None:
     assert is_out_of_memory(error) is is_full
-    assert (
-        isinstance(classify_start_failure(RuntimeError(error), error), MachineUnfit) is not is_full
-    )
+    assert is_machine_fault(CoreFailed(error)) is not is_full
 
 
 # Changes that startup makes in this process: vLLM's variables and metrics

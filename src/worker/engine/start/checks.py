@@ -1,9 +1,10 @@
-"""Checks that predict, with vLLM's own code, why a core would refuse to start.
+"""Checks that predict, with vLLM's own code, why a core or a first request would fail.
 
-They run before a core exists, and none of them needs weights. Each check raises ``StartFailed`` or
-``ValueError``, with vLLM's message if there is one.
+They run before a core exists, and none of them needs weights. Each check raises ``StartFailed``, or
+any error of vLLM and its libraries.
 """
 
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from worker.engine.start.loading import LOADERS
 from worker.errors import StartFailed
 from worker.settings.environment import process_environ
 
+# The text that a tokenizer must encode and decode, and the beginning of the messages if it doesn't.
+_TEXT = "Hi"
+BROKEN_TOKENIZER = "the tokenizer doesn't work for this model"
 # A torch operator that vLLM's CPU builds declare, but that some builds don't implement.
 _FP8_OPERATOR = "static_scaled_fp8_quant"
 # Packages that values of options require, by option and value.
@@ -35,8 +39,9 @@ _REQUIRED_PACKAGES = {
 _SHARDS = "model-rank-0-part-*.safetensors"
 
 
-def check_config_on_any_machine(arguments: EngineArguments, config: Any) -> None:
+def check_config_on_any_machine(arguments: EngineArguments) -> None:
     """Check for refusals that would happen on every machine, such as broken adapters."""
+    config = arguments.config
     model, backend = config.model_config, config.parallel_config.distributed_executor_backend
     if not can_be_served(model):
         raise StartFailed(TRANSCRIPTION_ONLY)
@@ -58,10 +63,11 @@ def check_config_on_any_machine(arguments: EngineArguments, config: Any) -> None
         raise StartFailed("Seed must be between 0 and 2**32 - 1")
 
 
-def check_config_on_cpu(_: EngineArguments, config: Any) -> None:
+def check_config_on_cpu(arguments: EngineArguments) -> None:
     """On a CPU, check for features that vLLM's CPU builds lack and options that need a GPU."""
     if not configures_for_cpu():
         return
+    config = arguments.config
     if config.parallel_config.distributed_executor_backend == "mp":
         try:
             # vLLM assigns a separate NUMA node to each process, so there must be enough nodes.
@@ -76,6 +82,47 @@ def check_config_on_cpu(_: EngineArguments, config: Any) -> None:
     if getattr(config.cache_config, "kv_offloading_size", None):
         raise StartFailed("KV_OFFLOADING_SIZE is for a GPU's cache, and there is none")
     _check_block_size(config)
+
+
+def check_tokenizer(arguments: EngineArguments) -> None:
+    """Check that the tokenizer has a vocabulary, and that a text survives it.
+
+    Without the files of its vocabulary, some classes of transformers create an empty tokenizer, and
+    others fail only when they decode the first token.
+    """
+    model = arguments.config.model_config
+    if model.skip_tokenizer_init:
+        return
+    # vLLM caches the tokenizer, and the core inherits it.
+    tokenizer = import_from_vllm("cached_tokenizer_from_config")(model)
+    ids = tokenizer.encode(_TEXT, add_special_tokens=False)
+    special = {*tokenizer.all_special_ids}
+    if {*ids} <= special and {*tokenizer.get_vocab().values()} <= special:
+        raise StartFailed(f"{BROKEN_TOKENIZER}: its vocabulary is empty")
+    tokenizer.decode(ids)
+    check_token_ids(ids, model)
+
+
+def check_token_ids(ids: Sequence[int], model_config: Any) -> None:
+    """Check that a prompt has only tokens of the model; vLLM would let others kill the core."""
+    if (largest := max(ids, default=0)) >= (size := model_config.get_vocab_size()):
+        raise StartFailed(
+            f"{BROKEN_TOKENIZER}: it makes the token {largest} of a text, and the model has only "
+            f"{size}"
+        )
+
+
+def check_processor(arguments: EngineArguments) -> None:
+    """Check that the processor of images, audio or videos can be created, if the model needs one.
+
+    vLLM would report missing files only when the core has loaded the weights.
+    """
+    model = arguments.config.model_config
+    if model.multimodal_config is None or model.skip_tokenizer_init:
+        return
+    info = import_from_vllm("MULTIMODAL_REGISTRY").get_processing_info(model)
+    if any(info.allowed_mm_limits.values()):
+        info.get_hf_processor()
 
 
 def _quantizes_during_load(config: Any) -> bool:
