@@ -4,12 +4,16 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from packaging.version import Version
+
+# The first release of vLLM that has all names which the worker uses.
+OLDEST_VLLM = "0.29.0"
 HISTORY_FILE = Path(__file__).with_name("history.json")
 
 EntryKind = Literal["options", "choices", "architectures"]
@@ -43,19 +47,37 @@ def find_first_release(kind: Literal["options", "architectures"], name: str) -> 
     return load_history()["added"][kind].get(name)
 
 
-def explain_removed_architecture(names: Sequence[str]) -> str:
-    """Return since when vLLM lacks an architecture, and an image that has it; blank if unknown."""
-    for name in names:
-        if removal := find_removal("architectures", name):
-            return (
-                f"vLLM has had no {name} since {removal.first_series_without}: use an image with "
-                f"vLLM {removal.last}, or another model"
-            )
-    return ""
+def find_successor(architecture: str) -> str | None:
+    """Return a model that can replace those of a removed architecture; None if unknown."""
+    return load_history()["successors"]["architectures"].get(architecture)
+
+
+def explain_removal(architectures: Iterable[str]) -> tuple[str, str] | None:
+    """Return why vLLM can't run a model with these architectures, and the remedy.
+
+    Both are parts of a message without a full stop. The result is None if vLLM has removed none of
+    the architectures. The caller checks first that the installed vLLM can't run them: an older one
+    may have them, and transformers' code may run them.
+    """
+    for name in architectures:
+        if not (removal := find_removal("architectures", name)):
+            continue
+        successor = find_successor(name)
+        remedy = "use another model" + (f", such as {successor}" if successor else "")
+        if Version(removal.last) >= Version(OLDEST_VLLM):
+            remedy += f", or an image with vLLM {removal.last}"
+        else:
+            remedy += f"; vLLM {removal.last}, the last with it, is too old for this worker"
+        return f"vLLM has had no {name} since {removal.first_series_without}", remedy
+    return None
 
 
 @cache
 def load_history() -> dict[str, dict[str, dict[str, str]]]:
-    """Load the record: ``removed`` ("LAST FIRST_WITHOUT") and ``added`` ("FIRST"), by kind."""
+    """Load the record, by kind.
+
+    ``removed`` has "LAST FIRST_WITHOUT" and ``added`` "FIRST". ``successors``, which is written by
+    hand, has a repository on the hub.
+    """
     content: dict[str, dict[str, dict[str, str]]] = json.loads(HISTORY_FILE.read_text())
     return content

@@ -139,6 +139,44 @@ def test_names_in_all_or_no_releases_are_not_recorded(name: str) -> None:
     assert history.find_first_release("architectures", name) is None
 
 
+@pytest.mark.parametrize(
+    ("architectures", "problem", "remedy"),
+    [
+        (
+            ["XverseForCausalLM"],
+            "vLLM has had no XverseForCausalLM since 0.24",
+            "use another model, such as Qwen/Qwen3-8B; vLLM 0.23.0, the last with it, is too old"
+            " for this worker",
+        ),
+        (
+            ["OwnForCausalLM", "ArcticForCausalLM"],
+            "vLLM has had no ArcticForCausalLM since 0.29",
+            "use another model; vLLM 0.28.0, the last with it, is too old for this worker",
+        ),
+    ],
+)
+def test_the_removal_of_an_architecture_is_explained_with_its_remedy(
+    architectures: list[str], problem: str, remedy: str
+) -> None:
+    assert history.explain_removal(architectures) == (problem, remedy)
+
+
+def test_an_image_with_an_older_vllm_is_a_remedy_if_the_worker_runs_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(history, "OLDEST_VLLM", "0.23.0")
+    explained = history.explain_removal(["XverseForCausalLM"])
+    assert explained
+    assert explained[1].endswith("such as Qwen/Qwen3-8B, or an image with vLLM 0.23.0")
+
+
+@pytest.mark.parametrize("architectures", [[], ["LlamaForCausalLM"], ["OwnForCausalLM"]])
+def test_architectures_that_vllm_has_not_removed_are_not_explained(
+    architectures: list[str],
+) -> None:
+    assert history.explain_removal(architectures) is None
+
+
 # The table of settings; its rows for vLLM's options are checked against vLLM in tests/contract
 
 NAMES = {setting.name for setting in ROWS}
