@@ -226,7 +226,7 @@ format: $(INSTALLED) ## Format the code, and fix what the linter can fix
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
-listings: $(INSTALLED) ## Write the platform's forms, docs/settings.md and the client's listing from the table of settings
+listings: $(INSTALLED) ## Write the platform's forms, the client's listing and the generated pages from their tables
 	@PYTHONPATH=src VLLM_LOGGING_LEVEL=ERROR PYTHONWARNINGS=ignore $(BIN)/python builder/listings.py
 
 wheel: ## Build the client's package in dist/ (docs/client.md; needs pip only, not .venv)

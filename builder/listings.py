@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import client
+import models
 import pages
 import recipes
 import vllm
@@ -37,6 +38,7 @@ def build_files() -> dict[str, str]:
         "src/llm_worker_client/deploy/pools.json": _json(_gpu_pools()),
         "docs/settings.md": pages.build_settings_page(catalogue, release),
         "docs/reference/limits.md": pages.build_limits_page(),
+        models.PAGE: models.build_page(release),
         **recipes.build_files(),
     }
 

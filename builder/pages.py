@@ -55,7 +55,7 @@ def build_settings_page(catalogue: Catalogue, vllm: str) -> str:
         *(f"## {section}\n\n{_settings_table(rows)}" for section, rows in explained.items()),
         f"## {LIBRARIES}\n\nThe worker's libraries read these variables, "
         "only from the environment.\n\n"
-        + _markdown_table(
+        + markdown_table(
             ("name", "meaning"), ([_code(setting.name), _meaning(setting)] for setting in libraries)
         ),
         *_other_options(others, vllm),
@@ -77,7 +77,7 @@ def build_limits_page() -> str:
             for line in limit.limits.strip().split("\n")
         )
         parts.append(f"## {limit.name}\n\n{limit.harm}")
-        parts.append(_markdown_table(("limit", "maximum", "remedy"), rows))
+        parts.append(markdown_table(("limit", "maximum", "remedy"), rows))
     return "\n\n".join([*parts, notes.strip()]) + "\n"
 
 
@@ -98,7 +98,7 @@ def _cpu_defaults() -> Iterator[str]:
 
 
 def _settings_table(listed: Iterable[ListedSetting]) -> str:
-    return _markdown_table(
+    return markdown_table(
         ("name", "values", "meaning"),
         ([_code(setting.name), _values(setting), _meaning(setting)] for setting in listed),
     )
@@ -112,8 +112,8 @@ def _other_options(others: Iterable[ListedSetting], vllm: str) -> Iterator[str]:
     )
     for section, members in groupby(others, key=lambda setting: setting.row.section):
         rows = [[_code(setting.name), _values(setting)] for setting in members]
-        table = _markdown_table(("name", "values"), rows)
-        yield _fold(f"{section or 'Server options'} ({len(rows)})", table)
+        table = markdown_table(("name", "values"), rows)
+        yield fold(f"{section or 'Server options'} ({len(rows)})", table)
 
 
 def _newer_options() -> str:
@@ -122,7 +122,7 @@ def _newer_options() -> str:
     return (
         "## In newer releases of vLLM only\n\nAn image with an older vLLM does not have these "
         "options, and logs a warning.\n\n"
-        + _markdown_table(("since", "names"), sorted(map(list, names.items())))
+        + markdown_table(("since", "names"), sorted(map(list, names.items())))
     )
 
 
@@ -133,7 +133,7 @@ def _long_lists(listed: Iterable[ListedSetting]) -> str:
         if len(setting.choices) > MAX_LISTED_VALUES
     )
     lists = [f"- {settings}: {values}" for values, settings in names.items()]
-    return f"## {LONG_LISTS}\n\n" + _fold(f"{len(lists)} lists", "\n".join(lists))
+    return f"## {LONG_LISTS}\n\n" + fold(f"{len(lists)} lists", "\n".join(lists))
 
 
 def _other_names() -> Iterator[str]:
@@ -154,16 +154,16 @@ def _other_names() -> Iterator[str]:
     }
     names = _group((reason, name) for name, reason in sorted(reasons.items()))
     silent = ", ".join(_code(name) for name in sorted(FOREIGN_OPTIONS))
-    yield "## Other spellings\n\n" + _fold(
+    yield "## Other spellings\n\n" + fold(
         f"{len([*_spellings()])} names that the worker also reads",
-        _markdown_table(("name", "is read as"), _spellings()),
+        markdown_table(("name", "is read as"), _spellings()),
     )
     yield (
         "## Without effect\n\nIf one of these is set, the worker logs a warning. "
         f"It ignores {silent} silently, since other programs use these names, too.\n\n"
-        + _fold(
+        + fold(
             f"{len(reasons)} settings without effect, and alternatives",
-            _markdown_table(("reason, or alternative", "names"), map(list, names.items())),
+            markdown_table(("reason, or alternative", "names"), map(list, names.items())),
         )
     )
 
@@ -202,7 +202,7 @@ def _meaning(setting: ListedSetting) -> str:
     return f"{setting.row.meaning} For example {_code(example)}."
 
 
-def _fold(summary: str, text: str) -> str:
+def fold(summary: str, text: str) -> str:
     """Return a text that GitHub and the site fold; the site's generator needs the attribute."""
     return f'<details markdown="1">\n<summary>{summary}</summary>\n\n{text}\n\n</details>'
 
@@ -215,7 +215,7 @@ def _code(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-def _markdown_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def markdown_table(headings: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     headings = list(headings)
     lines = [headings, ["---"] * len(headings), *rows]
     return "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)

@@ -80,7 +80,7 @@ def test_the_doctor_reports_all_mistakes(
         "start-up time": "warn",
     }
     assert "model.safetensors is cut off" in found.words
-    assert "use an image with vLLM 0.23.0" in found.words
+    assert "vLLM 0.23.0, the last with it, is too old for this worker" in found.words
     assert "-> set TENSOR_PARALLEL_SIZE to a divisor of 2, or leave it unset" in found.words
     assert "-> set MAX_MODEL_LEN=2048, or leave it unset" in found.words
     assert "-> set RUNPOD_INIT_TIMEOUT=60" in found.words

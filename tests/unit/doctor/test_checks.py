@@ -44,13 +44,13 @@ def architecture_finding(architecture: str, **changed: Any) -> Finding:
         ("LlamaForCausalLM", {}, OK, ""),
         # vLLM derives a model for embedding or ranking from the one that it has.
         ("LlamaForSequenceClassification", {}, OK, ""),
-        ("XverseForCausalLM", {}, FAIL, "use an image with vLLM 0.23.0"),
+        ("XverseForCausalLM", {}, FAIL, "vLLM 0.23.0, the last with it, is too old"),
         ("NobodysForCausalLM", {}, FAIL, "set another model"),
         # transformers has it, but vLLM can't run its code.
         ("BigBirdForCausalLM", {}, FAIL, "set another model"),
         ("OwnForCausalLM", OWN_CODE, FAIL, "set TRUST_REMOTE_CODE=1 if you trust the repository"),
         # The code of a family that has left vLLM does not help.
-        ("XverseForCausalLM", OWN_CODE, FAIL, "use an image with vLLM 0.23.0"),
+        ("XverseForCausalLM", OWN_CODE, FAIL, "vLLM 0.23.0, the last with it, is too old"),
     ],
     ids=str,
 )

@@ -187,6 +187,9 @@ def explain_failure(
         return MachineUnfit(problem)
     if isinstance(error, StartFailed) and error.remedy:
         return StartFailed(error.problem, error.remedy, culprits)
+    if not culprits and (removal := _find_removal(arguments)):
+        # Other advice would be a dead end: trusting the code of such a model doesn't bring it back.
+        return StartFailed(*removal)
     remedy = _find_remedy(arguments, problem, culprits)
     if "MAX_MODEL_LEN" in culprits:
         remedy += propose_yarn(arguments, int(arguments.vllm_args.max_model_len or 0), gpu)
@@ -238,8 +241,8 @@ def _find_remedy(arguments: EngineArguments, problem: str, culprits: Sequence[st
     def write(advice: Advice, match: re.Match[str]) -> str:
         return advice.format(*match.groups()) if isinstance(advice, str) else advice(match)
 
-    if not culprits and (gone := _look_for_architecture(arguments, problem)):
-        return gone
+    if not culprits and (advice := _look_for_architecture(arguments, problem)):
+        return advice
     changes = {
         name: f"set {arguments.setting_name(name)}{write(advice, match)}"
         for pattern, name, advice in OPTION_REMEDIES
@@ -353,14 +356,18 @@ def _read_config(arguments: EngineArguments) -> dict[str, Any]:
     return config | (overrides if isinstance(overrides, dict) else {})
 
 
+def _find_removal(arguments: EngineArguments) -> tuple[str, str] | None:
+    """Return since when vLLM lacks the model's architecture, and the remedy; None if it has it."""
+    names = architectures_in(_read_config(arguments))
+    return None if registered_model_names(names) else history.explain_removal(names)
+
+
 def _look_for_architecture(arguments: EngineArguments, problem: str) -> str:
-    """Look whether vLLM has had the model's architecture, will have it, or may run its code."""
+    """Look whether a later vLLM has the model's architecture, or whether its own code may run."""
     config = _read_config(arguments)
     names, auto_map = architectures_in(config), config.get("auto_map")
     if not names or registered_model_names(names):
         return ""
-    if gone := history.explain_removed_architecture(names):
-        return gone
     if not re.search("architectures .* are not supported|does not recognize this arch", problem):
         return ""
     later = (history.find_first_release("architectures", name) for name in names)
