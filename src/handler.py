@@ -21,7 +21,7 @@ from worker.command_line import read_command_line
 from worker.engine import Engines
 from worker.engine.start import Start, check_base_path
 from worker.engine.start.artifacts import EngineArtifacts
-from worker.errors import StartFailed, WorkerError
+from worker.errors import MachineUnfit, StartFailed, WorkerError
 from worker.failed_start import (
     CONCURRENCY,
     IDLE_TIMEOUT_S,
@@ -116,15 +116,24 @@ def main() -> NoReturn:
     try:
         mode.run(run)
     except WorkerError as error:
-        stalls.stop_watcher()
-        logs.write_failure(error.message)
-        if isinstance(error, StartFailed):
-            answer_failed_start(run, error)
-        if run.listener:
-            # Close the ports immediately so that no caller waits for this worker.
-            run.listener.close()
-        exit_process(1)
+        fail(run, error)
+    # A defect would otherwise start the worker again and again, while callers wait.
+    except Exception as defect:
+        log.exception("the worker has a defect")
+        fail(run, MachineUnfit(f"The worker has a defect: {type(defect).__name__}"))
     exit_process(0)
+
+
+def fail(run: ProgramRun, error: WorkerError) -> NoReturn:
+    """Log why the program fails, answer callers if the start has failed for all, and exit."""
+    stalls.stop_watcher()
+    logs.write_failure(error.message)
+    if isinstance(error, StartFailed):
+        answer_failed_start(run, error)
+    if run.listener:
+        # Close the ports immediately so that no caller waits for this worker.
+        run.listener.close()
+    exit_process(1)
 
 
 def answer_failed_start(run: ProgramRun, error: StartFailed) -> None:
@@ -185,6 +194,7 @@ def start_engines(
     launch_all = launch.launch_without_engine if train else launch.launch_engines
     with launch_all(start, modules) as engines:
         stalls.stop_watcher()
+        failed_start.forget_failures(raw_settings.values)
         yield engines, start.settings
 
 
