@@ -30,7 +30,7 @@ from worker.failed_start import (
 )
 from worker.limits.bodies import MAX_VALUES
 from worker.metrics import push
-from worker.process import exits, processor, stalls
+from worker.process import exits, processor
 from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_queue
 from worker.process.phases import log_phase
 from worker.receipts import vllm_version
@@ -90,8 +90,7 @@ class ProgramRun:
 
     @contextlib.contextmanager
     def start_engines(self) -> Iterator[tuple[Engines, Settings]]:
-        """Start the engines for this mode, as ``start_engines`` does, and end a stalled startup."""
-        stalls.start_watcher(self.raw_settings.values)
+        """Start the engines for this mode, as ``start_engines`` does."""
         modules, train = self.mode.modules, self.command.train
         with start_engines(self.raw_settings, modules, train=train) as running:
             yield running
@@ -126,7 +125,6 @@ def main() -> NoReturn:
 
 def fail(run: ProgramRun, error: WorkerError) -> NoReturn:
     """Log why the program fails, answer callers if the start has failed for all, and exit."""
-    stalls.stop_watcher()
     logs.write_failure(error.message)
     if isinstance(error, StartFailed):
         answer_failed_start(run, error)
@@ -193,7 +191,6 @@ def start_engines(
 
     launch_all = launch.launch_without_engine if train else launch.launch_engines
     with launch_all(start, modules) as engines:
-        stalls.stop_watcher()
         failed_start.forget_failures(raw_settings.values)
         yield engines, start.settings
 
@@ -358,4 +355,3 @@ if __name__ == "__main__":
 elif __name__ == "__mp_main__":
     # This is a process of an engine, which multiprocessing started with a new interpreter.
     exit_with_parent(os.getppid())
-    stalls.install_exit_handler()

@@ -176,19 +176,12 @@ ENGINE_ROWS = (
         "Number of GPUs whose weights are loaded concurrently; vLLM currently ignores it.",
     ),
     Row(
-        "START_STALL_S",
-        LIFE,
-        "Startup stall timeout (s)",
-        "Seconds without progress at startup (no processor time, no bytes read or written, nothing "
-        "logged) after which it is aborted, and the place in the code where it hangs is logged; "
-        "`0`: never.",
-    ),
-    Row(
         "ANSWER_FAILED_START",
         LIFE,
         "Answer a failed start",
         "A worker that can't start fails the waiting jobs with the reason, if any other worker "
-        "would also fail; `0`: it exits immediately, and the jobs stay in the queue.",
+        "would also fail, or after three starts that failed in the same way; `0`: it exits "
+        "immediately, and the jobs stay in the queue.",
     ),
     Row(
         "MAX_ENGINE_RESTARTS",

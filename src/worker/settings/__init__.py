@@ -197,11 +197,10 @@ class Settings(BaseModel):
     disable_log_requests: Boolean = True
 
     # These settings are only validated here. Other code reads them from the raw values or from the
-    # environment: ``worker.failed_start`` and ``worker.process.stalls`` read the first two even if
-    # other settings are wrong, ``worker.engine.start.needs`` and vLLM's parser read the models,
-    # ``handler.py`` reads the format, and ``worker.settings.sources`` reads the last two.
+    # environment: ``worker.failed_start`` reads the first even if other settings are wrong,
+    # ``worker.engine.start.artifacts`` and vLLM's parser read the models, ``handler.py`` reads the
+    # format, and ``worker.settings.sources`` reads the last two.
     answer_failed_start: Boolean = True
-    start_stall_s: NonNegativeFloat = 900
     model_name: ModelName
     embedding_model_name: ModelName | None = None
     log_format: Literal["text", "json"] = "text"
