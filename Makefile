@@ -199,7 +199,7 @@ test-browser: $(INSTALLED) demo $(BROWSER) $(AXE) ## Run the tests of the consol
 	@command -v chromium >/dev/null || echo "==> The tests need chromium (Debian: apt-get install chromium)"
 	@.browser/bin/python -m pytest tests/browser
 
-fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, generated jobs, requests and settings (.fuzz, 100 MB; a quarter of an hour)
+fuzz: $(INSTALLED) demo $(FUZZ) ## Send hostile requests: a table of attacks, generated jobs, requests, models and settings (.fuzz, 100 MB; a quarter of an hour)
 	@$(QUIET) PYTHONPATH=src:tests $(BIN)/python -m fuzz $(OPTIONS)
 
 mutants: $(INSTALLED) demo $(MUTANTS) ## Plant defects in the critical modules, and list those that no unit test notices (half an hour)
