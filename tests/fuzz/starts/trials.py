@@ -11,6 +11,7 @@ import json
 import logging
 import math
 import os
+import resource
 import signal
 import sys
 import tempfile
@@ -39,6 +40,9 @@ from worker.settings.sources import gather_settings
 # Seconds until a trial that hangs is killed. On an idle machine most starts take three seconds.
 TIMEOUT_S = 120.0
 POLL_S = 0.02
+# Address space of a process, in bytes, about four times as much as a start needs: a contradiction
+# in a configuration may request any amount of memory, and the machine has other programs.
+MAX_MEMORY = 6 * 2**30
 # One of them suits every model that generates; a model that pools refuses both with a 400.
 JOBS: tuple[dict[str, Any], ...] = (
     {"messages": [{"role": "user", "content": "Hi"}], "sampling_params": {"max_tokens": 2}},
@@ -195,6 +199,7 @@ def _run_and_exit(
     try:
         exit_with_parent(parent)
         os.setsid()
+        resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY, MAX_MEMORY))
         os.chdir(ROOT)
         os.environ.clear()
         os.environ.update(environ)
