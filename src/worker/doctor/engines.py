@@ -6,7 +6,6 @@ refusals instead of the first, and adds the sizes.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -20,6 +19,7 @@ from worker.engine.machine import engine_ram_limit
 from worker.engine.model_config import architectures_in, import_model_classes
 from worker.engine.start import Start
 from worker.engine.start.artifacts import artifacts_in_arguments
+from worker.engine.start.checks import check_weight_headers
 from worker.engine.start.configuring import configure_engine, find_problem_on_gpu, reset_options
 from worker.engine.start.first_request import check_first_request
 from worker.engine.start.steps import with_artifact_directories
@@ -128,7 +128,12 @@ def rehearse_start(
     snapshot, *_ = snapshots.values()
     import_model_classes(architectures_in(snapshot.config))
     engine = _omit_missing_parts(with_artifact_directories(engine, start), found, start)
-    check = partial(check_first_request, system_prompt=start.settings.system_prompt)
+
+    def check(arguments: EngineArguments) -> None:
+        check_first_request(arguments, start.settings.system_prompt)
+        if not start.simulated_gpu:
+            check_weight_headers(arguments)
+
     original, findings, model = engine, list[Finding](), None
     while model is None:
         try:

@@ -75,9 +75,10 @@ def _unknown_size_finding(model: Candidate, machine: Machine) -> Finding | None:
         model.cache_plan(model.tensor_parallel_size(len(machine.gpus)))
         model.cache_plan()
     except MachineUnfit as error:
-        return Finding(Level.UNKNOWN, "memory", f"{CANNOT_BUILD}: {error.message}")
+        # The core builds the same layers. On a GPU, it may have a kernel that is missing here.
+        level = Level.FAIL if machine.cpu else Level.UNKNOWN
+        return Finding(level, "memory", f"{CANNOT_BUILD}: {error.message}")
     except StartFailed as error:
-        # The startup builds the same layers, so it would fail, too.
         return Finding(Level.FAIL, "model", error.message)
     return None
 

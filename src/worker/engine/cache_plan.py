@@ -218,6 +218,23 @@ def plan_kv_cache(
             raise MachineUnfit(describe_vllm_error(error)) from error
 
 
+@contextlib.contextmanager
+def build_layers(config: Any, tensor_parallel_size: int = 1) -> Iterator[Any]:
+    """Build a model's layers without memory for weights; vLLM's current configuration is theirs."""
+    with (
+        import_from_vllm("set_current_vllm_config")(config),
+        _join_tensor_parallel_group(tensor_parallel_size),
+    ):
+        dtype = torch.get_default_dtype()
+        torch.set_default_dtype(config.model_config.dtype)
+        try:
+            with torch.device("meta"):
+                layers = import_from_vllm("initialize_model")(config)
+        finally:
+            torch.set_default_dtype(dtype)
+        yield layers
+
+
 def _build_cache_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: bool) -> KvCachePlan:
     model = config.model_config
     method = model.quantization
@@ -226,17 +243,7 @@ def _build_cache_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: boo
     )
     # The cache does not depend on the quantization, whose kernels may require a GPU.
     config.quant_config = None
-    with (
-        import_from_vllm("set_current_vllm_config")(config),
-        _join_tensor_parallel_group(tensor_parallel_size),
-    ):
-        dtype = torch.get_default_dtype()
-        torch.set_default_dtype(model.dtype)
-        try:
-            with torch.device("meta"):
-                layers = import_from_vllm("initialize_model")(config)
-        finally:
-            torch.set_default_dtype(dtype)
+    with build_layers(config, tensor_parallel_size) as layers:
         if is_for_gpu:
             _use_gpu_attention(config.compilation_config.static_forward_context.values())
         import_from_vllm("current_platform").update_block_size_for_backend(config)

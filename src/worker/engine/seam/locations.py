@@ -20,6 +20,7 @@ LOCATIONS: dict[str, tuple[str, ...]] = {
         "vllm.renderers.chat_utils",
         "vllm.entrypoints.chat_utils",
     ),
+    "DefaultModelLoader": ("vllm.model_executor.model_loader",),
     "ErrorResponse": ("vllm.entrypoints.serve.engine.protocol",),
     "FlexibleArgumentParser": ("vllm.utils.argparse_utils",),
     "FrontendArgs": ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.launchers.cli_args"),

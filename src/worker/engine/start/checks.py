@@ -4,7 +4,8 @@ They run before a core exists, and none of them needs weights. Each check raises
 any error of vLLM and its libraries.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -12,19 +13,24 @@ from typing import Any
 import torch
 
 from worker.engine.arguments import EngineArguments
+from worker.engine.cache_plan import build_layers
 from worker.engine.machine import configures_for_cpu
 from worker.engine.model_config import TRANSCRIPTION_ONLY, can_be_served
 from worker.engine.run.adapters.files import check_lora_modules
+from worker.engine.run.healing.core import CoreFailed
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.start.loading import LOADERS
 from worker.errors import StartFailed
 from worker.settings.environment import process_environ
+from worker.store import Artifact, disk
 
 # The text that a tokenizer must encode and decode, and the beginning of the messages if it doesn't.
 _TEXT = "Hi"
 BROKEN_TOKENIZER = "the tokenizer doesn't work for this model"
 # A torch operator that vLLM's CPU builds declare, but that some builds don't implement.
 _FP8_OPERATOR = "static_scaled_fp8_quant"
+# The operator of state-space models, which these builds lack.
+_SCAN_OPERATOR = "selective_scan_fwd"
 # Packages that values of options require, by option and value.
 _REQUIRED_PACKAGES = {
     "LOAD_FORMAT": {
@@ -35,8 +41,8 @@ _REQUIRED_PACKAGES = {
     },
     "PREFIX_CACHING_HASH_ALGO": {"xxhash": "xxhash", "xxhash_cbor": "xxhash"},
 }
-# File name pattern of a model that was saved in shards, one per GPU.
-_SHARDS = "model-rank-0-part-*.safetensors"
+# Load formats whose loader is vLLM's default one.
+_HEADER_FORMATS = frozenset({"auto", "hf", "safetensors", "pt", "mistral"})
 
 
 def check_config_on_any_machine(arguments: EngineArguments) -> None:
@@ -46,10 +52,6 @@ def check_config_on_any_machine(arguments: EngineArguments) -> None:
     if not can_be_served(model):
         raise StartFailed(TRANSCRIPTION_ONLY)
     check_lora_modules(arguments.vllm_args.lora_modules or (), config)
-    value, directory = str(arguments.vllm_args.load_format), Path(arguments.vllm_args.model)
-    if value == "sharded_state" and directory.is_dir() and not any(directory.glob(_SHARDS)):
-        name = arguments.setting_name("LOAD_FORMAT")
-        raise StartFailed(f"{name}={value}: there are no files {_SHARDS} in the model's directory")
     # vLLM imports the required packages only when a core uses them.
     for option, packages in _REQUIRED_PACKAGES.items():
         value = str(getattr(arguments.vllm_args, option.lower()))
@@ -79,6 +81,8 @@ def check_config_on_cpu(arguments: EngineArguments) -> None:
     lacks_operator = operator is None or not operator.default._schema.arguments
     if "fp" in method and lacks_operator and _quantizes_during_load(config.quant_config):
         raise StartFailed(f"this build of vLLM for CPUs can't quantize a model to {method}")
+    if config.model_config.is_attention_free and not hasattr(torch.ops._C, _SCAN_OPERATOR):
+        raise StartFailed("this build of vLLM for CPUs can't run state-space models")
     if getattr(config.cache_config, "kv_offloading_size", None):
         raise StartFailed("KV_OFFLOADING_SIZE is for a GPU's cache, and there is none")
     _check_block_size(config)
@@ -123,6 +127,63 @@ def check_processor(arguments: EngineArguments) -> None:
     info = import_from_vllm("MULTIMODAL_REGISTRY").get_processing_info(model)
     if any(info.allowed_mm_limits.values()):
         info.get_hf_processor()
+
+
+def check_sampling_defaults(arguments: EngineArguments) -> None:
+    """Check that the model's generation_config.json has values that vLLM accepts in a request."""
+    model = arguments.config.model_config
+    if model.runner_type == "generate":
+        values = model.get_diff_sampling_param()
+        try:
+            import_from_vllm("SamplingParams")(**values)
+        except (TypeError, ValueError) as error:
+            problem = f"the sampling defaults of generation_config.json are invalid: {error}"
+            name = arguments.setting_name("GENERATION_CONFIG")
+            raise StartFailed(problem, f"correct the file, or set {name}=vllm") from error
+
+
+def check_weight_headers(arguments: EngineArguments) -> None:
+    """Let vLLM load the weights of a model on the disk as tensors without data.
+
+    This finds weights that are missing, or that have other shapes than the configuration says. The
+    core finds the same when it loads them, so only the doctor needs this.
+    """
+    config, directory = arguments.config, Path(arguments.vllm_args.model)
+    load_format = str(arguments.vllm_args.load_format)
+    artifact = Artifact(str(directory), load_format=load_format)
+    paths = disk.weight_paths(directory, artifact) if directory.is_dir() else []
+    # Kernels of quantized layers may need a GPU, and other formats have loaders of their own.
+    if not paths or config.model_config.quantization or load_format not in _HEADER_FORMATS:
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            layers = stack.enter_context(build_layers(config))
+        except Exception:
+            # The core builds the same layers. On a GPU, it may have a kernel that is missing here.
+            if configures_for_cpu():
+                raise
+            return
+        loader = import_from_vllm("DefaultModelLoader")(config.load_config)
+        loader.get_all_weights = lambda *_: _read_headers(paths)
+        try:
+            if not hasattr(layers, "secondary_weights"):
+                loader.load_weights(layers, config.model_config)
+        # The code of each model loads its weights in its own way.
+        except Exception as error:
+            # Some code reads values, which a tensor without data does not have.
+            if "meta" not in str(error):
+                line = f"{type(error).__name__}: {error}"
+                raise CoreFailed(line, "load_weights") from error
+
+
+def _read_headers(paths: Sequence[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the names of weights, with tensors that have their shapes and no data."""
+    for path in paths:
+        if path.suffix == ".safetensors":
+            for name, _, shape in disk.read_tensor_headers(path):
+                yield name, torch.empty(tuple(shape), device="meta")
+        else:
+            yield from torch.load(path, map_location="meta", weights_only=True).items()
 
 
 def _quantizes_during_load(config: Any) -> bool:

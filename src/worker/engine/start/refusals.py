@@ -197,7 +197,8 @@ def explain_failure(
     with contextlib.suppress(OSError):
         if not remedy and arguments.config is not None and _concerns_weights(error):
             remedy = explain_load_failure(arguments)
-        looks = () if remedy or culprits else LOOKS
+        # The core has read these files without an error.
+        looks = () if remedy or culprits or isinstance(error, CoreFailed) else LOOKS
         remedy = remedy or next(filter(None, (look(arguments, problem) for look in looks)), "")
     return StartFailed(problem, remedy, culprits)
 
@@ -383,7 +384,8 @@ def _look_for_pointers(arguments: EngineArguments, _: str) -> str:
     """Look for pointers of Git LFS."""
     for folder in _folders(arguments):
         for path in sorted(folder.iterdir()):
-            if disk.is_lfs_pointer(path):
+            is_read = path.name in _JSON_FILES or is_vocabulary(path.name)
+            if is_read and disk.is_lfs_pointer(path):
                 return f"{path.name} is a pointer of Git LFS, not the file: run `git lfs pull`"
     return ""
 

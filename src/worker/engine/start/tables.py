@@ -60,6 +60,7 @@ CORE_CHECKS: tuple[Callable[[EngineArguments], None], ...] = (
     checks.check_config_on_cpu,
     checks.check_tokenizer,
     checks.check_processor,
+    checks.check_sampling_defaults,
 )
 
 
