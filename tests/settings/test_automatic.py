@@ -215,6 +215,13 @@ def test_the_path_of_a_model_is_never_its_name(
     assert read(CPU, MODEL_NAME=".").main_arguments.vllm_args.served_model_name == ["version-2"]
 
 
+def test_the_snapshot_of_a_cache_has_the_name_of_its_repository(tmp_path: Path, read: Read) -> None:
+    snapshot = tmp_path / "models--org--my-model" / "snapshots" / "0a1b"
+    snapshot.mkdir(parents=True)
+    choices = automatic_choices(read(CPU, MODEL_NAME=str(snapshot)))
+    assert choices["SERVED_MODEL_NAME"] == "org/my-model: the repository of MODEL_NAME"
+
+
 @pytest.mark.parametrize(
     ("settings", "name"),
     [

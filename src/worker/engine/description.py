@@ -94,9 +94,10 @@ def chosen_defaults(arguments: EngineArguments) -> Iterator[ChosenDefault]:
         not arguments.vllm_args.skip_tokenizer_init,
     )
     if "SERVED_MODEL_NAME" not in arguments.operator_options:
-        reason = (
-            "the last part of MODEL_NAME" if Path(arguments.model_name).is_dir() else "MODEL_NAME"
-        )
+        reason = "MODEL_NAME"
+        if Path(arguments.model_name).is_dir():
+            part = "repository" if "/" in served_names[-1] else "last part"
+            reason = f"the {part} of MODEL_NAME"
         yield ChosenDefault("SERVED_MODEL_NAME", served_names[0], reason)
     if "TOKENIZER" not in arguments.operator_options and has_tokenizer:
         yield ChosenDefault("TOKENIZER", served_names[-1], "the model's own")

@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -26,6 +27,9 @@ DEFAULT_GPU_SHARES = {"": TOTAL_GPU_SHARE, EMBEDDER_PREFIX: EMBEDDER_GPU_SHARE}
 # that the engine runs on.
 OTHER_SIZES = ("PIPELINE_PARALLEL_SIZE", "DATA_PARALLEL_SIZE", "PREFILL_CONTEXT_PARALLEL_SIZE")
 PARALLEL_SIZES = ("TENSOR_PARALLEL_SIZE", *OTHER_SIZES)
+
+# The directory of a snapshot in a cache of the hub.
+_SNAPSHOT = re.compile(r"/models--([^/]+)/snapshots/[^/]+$")
 
 # Import path of the class that replaces vLLM's own worker class.
 CPU_WORKER = "worker.engine.seam.cpu_worker.CPUWorker"
@@ -91,11 +95,15 @@ def divide_gpu_memory(main: Mapping[str, str], embedder: Mapping[str, str]) -> d
 def served_model_names(options: Namespace) -> list[str]:
     """Return the names that a model is served under: the configured names, then its own name.
 
-    The own name of a directory is the last part of its path, since callers must not see paths.
+    The own name of a directory is the last part of its path, since callers must not see paths. That
+    of a snapshot in a cache of the hub is the repository's name.
     """
-    model = options.model
-    # Symbolic links are not resolved because the operator chose their names.
-    own_name = Path(os.path.abspath(model)).name if is_directory(model) else model  # noqa: PTH100 - Path.absolute keeps ".."
+    own_name = options.model
+    if is_directory(own_name):
+        # Symbolic links are not resolved because the operator chose their names.
+        path = Path(os.path.abspath(own_name))  # noqa: PTH100 - Path.absolute keeps ".."
+        repository = _SNAPSHOT.search(path.as_posix())
+        own_name = repository[1].replace("--", "/") if repository else path.name
     return [*dict.fromkeys([*(options.served_model_name or ()), own_name])]
 
 
