@@ -23,7 +23,7 @@ from worker.doctor.memory import (
     estimate_weight_bytes,
     judge_fit,
 )
-from worker.engine.cache_plan import KvCachePlan
+from worker.engine.cache_plan import KvCachePlan, lacks_data
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS
 from worker.engine.start import fitting
@@ -75,8 +75,8 @@ def _unknown_size_finding(model: Candidate, machine: Machine) -> Finding | None:
         model.cache_plan(model.tensor_parallel_size(len(machine.gpus)))
         model.cache_plan()
     except MachineUnfit as error:
-        # The core builds the same layers. On a GPU, it may have a kernel that is missing here.
-        level = Level.FAIL if machine.cpu else Level.UNKNOWN
+        # The core builds the same layers, but with data and, on a GPU, with further kernels.
+        level = Level.FAIL if machine.cpu and not lacks_data(error) else Level.UNKNOWN
         return Finding(level, "memory", f"{CANNOT_BUILD}: {error.message}")
     except StartFailed as error:
         return Finding(Level.FAIL, "model", error.message)

@@ -218,6 +218,11 @@ def plan_kv_cache(
             raise MachineUnfit(describe_vllm_error(error)) from error
 
 
+def lacks_data(error: Exception) -> bool:
+    """Return whether the code of a model reads values of tensors, which layers without data lack."""
+    return "meta" in str(error)
+
+
 @contextlib.contextmanager
 def build_layers(config: Any, tensor_parallel_size: int = 1) -> Iterator[Any]:
     """Build a model's layers without memory for weights; vLLM's current configuration is theirs."""

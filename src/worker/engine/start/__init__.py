@@ -102,11 +102,12 @@ class Start:
             wrong = {mistake.name for mistake in mistakes}
             valid = {name: value for name, value in raw.values.items() if name not in wrong}
             settings = Settings.from_env({"MODEL_NAME": _NO_MODEL, **valid})
-        start = cls(settings, raw, defaults=tuple(settings.export_library_variables()))
-        start.mistakes = [*raw.mistakes, *map(raw.restore_spelling, mistakes)]
+        defaults, secrets = settings.export_library_variables(), settings.secret_values()
         # Secrets from files are not masked yet because they were not in the environment.
+        masking.add_secrets(secrets)
         masking.add_url_credentials(raw.values.values())
-        masking.add_secrets(settings.secret_values())
+        start = cls(settings, raw, defaults=tuple(defaults))
+        start.mistakes = [*raw.mistakes, *map(raw.restore_spelling, mistakes)]
         return start
 
     @property

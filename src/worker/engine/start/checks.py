@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.cache_plan import build_layers
+from worker.engine.cache_plan import build_layers, lacks_data
 from worker.engine.machine import configures_for_cpu
 from worker.engine.model_config import TRANSCRIPTION_ONLY, can_be_served
 from worker.engine.run.adapters.files import check_lora_modules
@@ -158,9 +158,9 @@ def check_weight_headers(arguments: EngineArguments) -> None:
     with contextlib.ExitStack() as stack:
         try:
             layers = stack.enter_context(build_layers(config))
-        except Exception:
-            # The core builds the same layers. On a GPU, it may have a kernel that is missing here.
-            if configures_for_cpu():
+        except Exception as error:
+            # The core builds the same layers, but with data and, on a GPU, with further kernels.
+            if configures_for_cpu() and not lacks_data(error):
                 raise
             return
         loader = import_from_vllm("DefaultModelLoader")(config.load_config)
@@ -170,8 +170,7 @@ def check_weight_headers(arguments: EngineArguments) -> None:
                 loader.load_weights(layers, config.model_config)
         # The code of each model loads its weights in its own way.
         except Exception as error:
-            # Some code reads values, which a tensor without data does not have.
-            if "meta" not in str(error):
+            if not lacks_data(error):
                 line = f"{type(error).__name__}: {error}"
                 raise CoreFailed(line, "load_weights") from error
 
