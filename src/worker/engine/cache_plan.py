@@ -219,7 +219,7 @@ def plan_kv_cache(
 
 
 def lacks_data(error: Exception) -> bool:
-    """Return whether the code of a model reads values of tensors, which layers without data lack."""
+    """Return whether an error is about layers without data, whose values a model's code reads."""
     return "meta" in str(error)
 
 
