@@ -190,18 +190,11 @@ def plan_kv_cache(
         StartFailed: vLLM refuses the model, or the arguments for it.
         MachineUnfit: vLLM can't build the model on this machine, for example without a kernel.
     """
-    # vLLM would choose the same backend, but would count the GPUs first.
-    backend = "mp" if tensor_parallel_size > 1 else None
-    options = arguments.with_options(
-        **_STANDALONE_OPTIONS,
-        tensor_parallel_size=tensor_parallel_size,
-        distributed_executor_backend=backend,
-    ).vllm_args
     usage = import_from_vllm("UsageContext").OPENAI_API_SERVER
     with simulate_gpu(gpu) if gpu else contextlib.nullcontext():
         try:
             import_model_classes(architectures)
-            engine_args = import_from_vllm("AsyncEngineArgs").from_cli_args(options)
+            engine_args = _standalone_engine_args(arguments, tensor_parallel_size)
             if gpu:
                 tokens, sequences = gpu_batch_defaults(gpu)
                 BATCH_DEFAULTS.replace(
@@ -223,8 +216,29 @@ def lacks_data(error: Exception) -> bool:
     return "meta" in str(error)
 
 
+def _standalone_engine_args(arguments: EngineArguments, tensor_parallel_size: int) -> Any:
+    """Return vLLM's arguments for building a model in this process, without its other parts."""
+    # vLLM would choose the same backend, but would count the GPUs first.
+    backend = "mp" if tensor_parallel_size > 1 else None
+    options = arguments.with_options(
+        **_STANDALONE_OPTIONS,
+        tensor_parallel_size=tensor_parallel_size,
+        distributed_executor_backend=backend,
+    )
+    return import_from_vllm("AsyncEngineArgs").from_cli_args(options.vllm_args)
+
+
 @contextlib.contextmanager
-def build_layers(config: Any, tensor_parallel_size: int = 1) -> Iterator[Any]:
+def build_undivided_model(arguments: EngineArguments) -> Iterator[Any]:
+    """Build the layers of a model without memory for weights."""
+    engine_args = _standalone_engine_args(arguments, tensor_parallel_size=1)
+    usage = import_from_vllm("UsageContext").OPENAI_API_SERVER
+    with _build_layers(engine_args.create_engine_config(usage), 1) as layers:
+        yield layers
+
+
+@contextlib.contextmanager
+def _build_layers(config: Any, tensor_parallel_size: int) -> Iterator[Any]:
     """Build a model's layers without memory for weights; vLLM's current configuration is theirs."""
     with (
         import_from_vllm("set_current_vllm_config")(config),
@@ -248,7 +262,7 @@ def _build_cache_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: boo
     )
     # The cache does not depend on the quantization, whose kernels may require a GPU.
     config.quant_config = None
-    with build_layers(config, tensor_parallel_size) as layers:
+    with _build_layers(config, tensor_parallel_size) as layers:
         if is_for_gpu:
             _use_gpu_attention(config.compilation_config.static_forward_context.values())
         import_from_vllm("current_platform").update_block_size_for_backend(config)

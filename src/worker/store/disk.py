@@ -120,6 +120,9 @@ def is_lfs_pointer(path: Path) -> bool:
 
 def _weights_problem(paths: Mapping[str, Path], named: Sequence[str]) -> str | None:
     """Return why some of the named weights can't be loaded, or None; ``paths`` are by name."""
+    if INDEX in paths and not files.has_weight_map(read_text_or_empty(paths[INDEX])):
+        # vLLM reads it whenever it exists.
+        return f"{INDEX} has no weight_map"
     absent = [name for name in named if name not in paths]
     # The names of shards contain their total number. This covers weights without an index, and
     # shards that the index omits.

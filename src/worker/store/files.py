@@ -150,6 +150,11 @@ def code_repositories(configuration: str) -> set[str]:
     return {name.partition("--")[0] for name in names if isinstance(name, str) and "--" in name}
 
 
+def has_weight_map(index: str) -> bool:
+    """Return whether the text of an index of weights lists files."""
+    return bool(_files_in_index(index))
+
+
 def _files_in_index(index: str) -> set[str]:
     weight_map = parse_json_object(index).get("weight_map")
     values = weight_map.values() if isinstance(weight_map, dict) else ()

@@ -14,7 +14,6 @@ from support.tables.starts import START_CASES, StartCase, environ, make_models
 
 pytestmark = pytest.mark.slow
 
-CPU_INFO = Path("/proc/cpuinfo")
 # A job that every engine can answer.
 COMMAND = (*HANDLER, "--test_input", '{"input": {"route": "/v1/models"}}')
 
@@ -37,8 +36,7 @@ def start_pair(
 def test_the_startup_agrees_with_the_doctor(
     pair: StartCase, start_pair: Callable[[str], CompletedCommand]
 ) -> None:
-    if "KV_CACHE_DTYPE" in pair.settings and "avx512f" not in CPU_INFO.read_text():
-        pytest.skip("vLLM's 8-bit cache on a CPU needs AVX-512, which the doctor does not check")
+    pair.skip_without_its_processor()
     ran = start_pair(pair.name)
     assert (ran.returncode == 0) is pair.starts, ran.stderr[-2_000:]
     assert (pair.start_message or pair.message) in " ".join(ran.stderr.split())

@@ -8,11 +8,15 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from support import ROOT
 from support.models.configs import WHISPER, copy_model
 from support.models.lora import make_adapter, set_config
 from support.models.minilm import MODEL as MINILM
 from worker.volume.adapters import CONFIG
+
+CPU_INFO = Path("/proc/cpuinfo")
 
 
 class StartCase(NamedTuple):
@@ -30,6 +34,11 @@ class StartCase(NamedTuple):
     @property
     def starts(self) -> bool:
         return not self.message
+
+    def skip_without_its_processor(self) -> None:
+        """Skip a test if this machine's processor lacks the case's feature."""
+        if "KV_CACHE_DTYPE" in self.settings and "avx512f" not in CPU_INFO.read_text():
+            pytest.skip("vLLM's 8-bit cache on a CPU needs AVX-512")
 
 
 _DATA = json.loads(Path(__file__).with_suffix(".json").read_text())

@@ -163,6 +163,12 @@ INSPECT = Patch(
     reason="It starts an interpreter, which imports vLLM again: most of a first startup.",
     issue="https://github.com/vllm-project/vllm/issues/19317",
 )
+IMPORT_STRUCTURE = Patch(
+    owner="transformers.utils.import_utils",
+    name="create_import_structure_from_path",
+    replacement="worker.engine.seam.imports:cache_import_structure",
+    reason="Its cache has 128 entries for 500 models, so transformers parses its sources twice.",
+)
 PLATFORM = Patch(
     owner="vllm.platforms:current_platform",
     name="__class__",

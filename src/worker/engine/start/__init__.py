@@ -27,6 +27,7 @@ from worker import masking
 from worker.compile_cache import CompileCache, set_up_compile_cache
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, Machine
+from worker.engine.seam.imports import cache_import_structure
 from worker.engine.start.ahead import ReadAhead
 from worker.engine.start.artifacts import EngineArtifacts, artifacts_in_arguments
 from worker.errors import StartFailed
@@ -169,7 +170,7 @@ class Start:
             MachineUnfit: vLLM can't run on this machine.
         """
         raw, mistakes = self.raw, list[Mistake]()
-        with log_phase("import"), pause_and_freeze_gc():
+        with log_phase("import"), pause_and_freeze_gc(), cache_import_structure():
             options = self._import_vllm_options(machine, mistakes)
         with log_phase("settings"):
             from worker.engine.options.automatic import DEFAULT_GPU_SHARES, divide_gpu_memory  # noqa: PLC0415 - imports vLLM

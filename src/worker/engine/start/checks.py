@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.cache_plan import build_layers, lacks_data
+from worker.engine.cache_plan import build_undivided_model, lacks_data
 from worker.engine.machine import configures_for_cpu
 from worker.engine.model_config import TRANSCRIPTION_ONLY, can_be_served
 from worker.engine.run.adapters.files import check_lora_modules
@@ -81,6 +81,9 @@ def check_config_on_cpu(arguments: EngineArguments) -> None:
     lacks_operator = operator is None or not operator.default._schema.arguments
     if "fp" in method and lacks_operator and _quantizes_during_load(config.quant_config):
         raise StartFailed(f"this build of vLLM for CPUs can't quantize a model to {method}")
+    has_fp8_cache = torch.cpu._is_avx512_supported() or torch.cpu._is_amx_tile_supported()
+    if str(config.cache_config.cache_dtype).startswith("fp8") and not has_fp8_cache:
+        raise StartFailed("an 8-bit cache on a CPU needs a processor with AVX-512 or AMX")
     if config.model_config.is_attention_free and not hasattr(torch.ops._C, _SCAN_OPERATOR):
         raise StartFailed("this build of vLLM for CPUs can't run state-space models")
     if getattr(config.cache_config, "kv_offloading_size", None):
@@ -108,7 +111,9 @@ def check_tokenizer(arguments: EngineArguments) -> None:
 
 
 def check_token_ids(ids: Sequence[int], model_config: Any) -> None:
-    """Check that a prompt has only tokens of the model; vLLM would let others kill the core."""
+    """Check that a prompt has tokens, and only those of the model; others would kill the core."""
+    if not ids:
+        raise StartFailed("the prompt of a first request is empty")
     if (largest := max(ids, default=0)) >= (size := model_config.get_vocab_size()):
         raise StartFailed(
             f"{BROKEN_TOKENIZER}: it makes the token {largest} of a text, and the model has only "
@@ -152,12 +157,13 @@ def check_weight_headers(arguments: EngineArguments) -> None:
     load_format = str(arguments.vllm_args.load_format)
     artifact = Artifact(str(directory), load_format=load_format)
     paths = disk.weight_paths(directory, artifact) if directory.is_dir() else []
-    # Kernels of quantized layers may need a GPU, and other formats have loaders of their own.
-    if not paths or config.model_config.quantization or load_format not in _HEADER_FORMATS:
+    # Kernels of quantized layers may be missing here, and other formats have loaders of their own.
+    is_quantized = config.model_config.quantization is not None and not configures_for_cpu()
+    if not paths or is_quantized or load_format not in _HEADER_FORMATS:
         return
     with contextlib.ExitStack() as stack:
         try:
-            layers = stack.enter_context(build_layers(config))
+            layers = stack.enter_context(build_undivided_model(arguments))
         except Exception as error:
             # The core builds the same layers, but with data and, on a GPU, with further kernels.
             if configures_for_cpu() and not lacks_data(error):

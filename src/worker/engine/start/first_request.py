@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from http import HTTPStatus
 from types import SimpleNamespace
 from typing import Any
@@ -60,6 +60,10 @@ async def _render_first_message(arguments: EngineArguments, system_prompt: str |
                 _, prompts = raise_for_error_response(await online_renderer.render_chat(request))
                 for prompt in prompts:
                     check_token_ids(prompt["prompt_token_ids"], arguments.config.model_config)
+        # vLLM does the same in the background while a core starts, and only logs that it failed.
+        renderer = online_renderer.renderer
+        if (processor := renderer.mm_processor) and hasattr(renderer, "_warmup_mm_processor"):
+            renderer._warmup_mm_processor(processor, None, log_prefix="")
     finally:
         online_renderer.renderer.shutdown()
 
@@ -81,24 +85,30 @@ async def warm_up(engine: InProcessEngine, arguments: EngineArguments) -> None:
         generation = engine.generation
         greeting_input = example_input(generation.prompts.chat_renderer)
         prompt = await generation.prompts.render_job_prompt(RawJob.from_input(greeting_input))
-        check_token_ids(prompt.get("prompt_token_ids") or (), arguments.config.model_config)
-        if "generate" not in engine.model.tasks:
+        check_token_ids(prompt["prompt_token_ids"], arguments.config.model_config)
+        if "generate" in engine.model.tasks:
+            await _generate_a_token(engine, greeting_input)
+        else:
             await generation.embed(prompt, "warm-up")
-            return
-        # An engine that compiles code compiles it for log probabilities at the first request for
-        # them. This blocks the core for seconds.
-        params = {"max_tokens": 1, "logprobs": 0}
-        job = RawJob.from_input({**greeting_input, "sampling_params": params, "stream": True})
-        async for _ in engine.generate(job, "warm-up"):
-            pass
-        path = "/v1/chat/completions" if job.messages else "/v1/completions"
-        body = {**greeting_input, "max_tokens": 1, "stream": True}
-        status, content = HTTPStatus.OK, b""
-        async for part in engine.call(path, body, "warm-up"):
-            if isinstance(part, ResponseHead):
-                status = HTTPStatus(part.status)
-            elif status is not HTTPStatus.OK:
-                content += part
-        if status is not HTTPStatus.OK:
-            text = content.decode(errors="replace")
-            raise StartFailed(f"vLLM's own server answers {status} to a first request: {text}")
+
+
+async def _generate_a_token(engine: InProcessEngine, example: Mapping[str, Any]) -> None:
+    """Send a raw request, and one to vLLM's server."""
+    # An engine that compiles code compiles it for log probabilities at the first request for them.
+    # This blocks the core for seconds.
+    params = {"max_tokens": 1, "logprobs": 0}
+    job = RawJob.from_input({**example, "sampling_params": params, "stream": True})
+    async for _ in engine.generate(job, "warm-up"):
+        pass
+    path, body = "/v1/completions", example
+    if messages := engine.generation.prompts.chat_messages(job):
+        path, body = "/v1/chat/completions", {"messages": messages}
+    status, content = HTTPStatus.OK, b""
+    async for part in engine.call(path, {**body, "max_tokens": 1, "stream": True}, "warm-up"):
+        if isinstance(part, ResponseHead):
+            status = HTTPStatus(part.status)
+        elif status is not HTTPStatus.OK:
+            content += part
+    if status is not HTTPStatus.OK:
+        text = content.decode(errors="replace")
+        raise StartFailed(f"vLLM's own server answers {status} to a first request: {text}")
