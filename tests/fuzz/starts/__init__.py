@@ -15,7 +15,9 @@ def run(args: Namespace) -> int:
     """
     command = [sys.executable, "-m", "fuzz.starts", "--seed", str(args.seed)]
     command += ["--starts", str(args.starts)]
-    command += [text for number in args.only for text in ("--only", number)]
+    # The other parts have names of attacks and paths in the same option.
+    numbers = [text for text in args.only if text.isdigit()]
+    command += [text for number in numbers for text in ("--only", number)]
     path = os.pathsep.join((f"{ROOT}/src", f"{ROOT}/tests"))
     environ = {**os.environ, "PYTHONPATH": path}
     return subprocess.run(command, cwd=ROOT, env=environ, check=False).returncode

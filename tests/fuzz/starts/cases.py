@@ -115,7 +115,7 @@ def _draw(kind: str, rng: Random, bases: Bases, folder: Path, _: Path) -> Verdic
 def _judge(case: Case, doctor: Verdict, start: Verdict, folder: Path) -> dict[str, str]:
     """Return the faults of a case, by their names."""
     faults = dict[str, str]()
-    if trials.CRASHES in doctor.message or trials.HANGS in doctor.message:
+    if doctor.message.startswith((trials.CRASHES, trials.HANGS)):
         faults[MESSAGE] = f"the doctor: {doctor.message[-600:]}"
     if case.killed_after_s is not None:
         if start.callers_message:

@@ -4,6 +4,7 @@ import json
 import shutil
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -44,7 +45,8 @@ class Bases:
 
             with tempfile.TemporaryDirectory(dir=self.folder) as unfinished:
                 MAKERS[name](Path(unfinished, name), DEMO)
-                if not directory.exists():
+                # The other process may have made it in the meantime.
+                with suppress(OSError):
                     Path(unfinished, name).rename(directory)
         return directory
 
