@@ -26,6 +26,7 @@ from prometheus_client import REGISTRY, Counter
 from pydantic import ValidationError
 from support.effort import cpu_seconds
 from transformers import AutoTokenizer
+from transformers.utils import import_utils
 from vllm.config import ModelConfig
 from vllm.engine import arg_utils
 from vllm.entrypoints.anthropic import api_router
@@ -456,10 +457,17 @@ def rewinds_generators() -> bool:
     return "gen.set_offset(gen.get_offset() - 4)" in source
 
 
+def forgets_sources() -> bool:
+    models = Path(import_utils.__file__).parents[1] / "models"
+    cache = import_utils.create_import_structure_from_path.cache_info()
+    return (cache.maxsize or 0) < sum(path.is_dir() for path in models.iterdir())
+
+
 NEEDED: dict[Patch, Callable[[], bool]] = {
     patches.COMPILATION: compiles_when_eager,
     patches.EXCEPTION_HANDLERS: handles_errors_itself,
     patches.GENERATE: compiles_without_a_limit,
+    patches.IMPORT_STRUCTURE: forgets_sources,
     patches.INCOMPLETE_TEXT: decodes_incomplete_characters_again,
     patches.INSPECT: starts_an_interpreter,
     patches.LOG: logs_request_content,

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.abc import MetaPathFinder
+from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -24,10 +24,7 @@ def cache_import_structure() -> Iterator[None]:
 
 
 class _StructureFinder(MetaPathFinder):
-    """Finds the module that parses the sources, and gives its function a larger cache.
-
-    The function is called while the package is imported, so it can't be replaced afterwards.
-    """
+    """Finds the module that parses the sources of models."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, _: ModuleType | None = None
@@ -36,13 +33,24 @@ class _StructureFinder(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path)
         if spec and spec.loader:
-            execute = spec.loader.exec_module
-
-            def execute_and_replace(module: ModuleType) -> None:
-                execute(module)
-                function: Any = getattr(module, IMPORT_STRUCTURE.name, None)
-                if hasattr(function, "cache_info"):
-                    IMPORT_STRUCTURE.replace(module, functools.cache(function.__wrapped__))
-
-            spec.loader.exec_module = execute_and_replace  # type: ignore[method-assign]  # only here
+            spec.loader = _StructureLoader(spec.loader)
         return spec
+
+
+class _StructureLoader(Loader):
+    """Gives the function that parses the sources a cache for all of them.
+
+    The function is called while the package is imported, so it can't be replaced afterwards.
+    """
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        self._loader.exec_module(module)
+        function: Any = getattr(module, IMPORT_STRUCTURE.name, None)
+        if hasattr(function, "cache_info"):
+            IMPORT_STRUCTURE.replace(module, functools.cache(function.__wrapped__))

@@ -102,11 +102,18 @@ def check_tokenizer(arguments: EngineArguments) -> None:
         return
     # vLLM caches the tokenizer, and the core inherits it.
     tokenizer = import_from_vllm("cached_tokenizer_from_config")(model)
-    ids = tokenizer.encode(_TEXT, add_special_tokens=False)
+    try:
+        ids = tokenizer.encode(_TEXT, add_special_tokens=False)
+        # vLLM decodes a whole text, or token by token.
+        tokenizer.decode(ids)
+        tokenizer.convert_tokens_to_string(tokenizer.convert_ids_to_tokens(ids))
+    # The class of a tokenizer may be the model's own, or not the one that its files are for.
+    except Exception as error:
+        reason = f"{type(error).__name__}: {error}".rstrip(": ")
+        raise StartFailed(f"{BROKEN_TOKENIZER}: {reason}") from error
     special = {*tokenizer.all_special_ids}
     if {*ids} <= special and {*tokenizer.get_vocab().values()} <= special:
         raise StartFailed(f"{BROKEN_TOKENIZER}: its vocabulary is empty")
-    tokenizer.decode(ids)
     check_token_ids(ids, model)
 
 

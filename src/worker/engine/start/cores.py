@@ -119,11 +119,12 @@ def _start_core(arguments: EngineArguments) -> Core:
 
 @contextlib.contextmanager
 def explain_death(core: Core) -> Iterator[None]:
-    """Convert any error of the block into the reason of the core's death, if the core has died.
+    """Convert any error of the block into the reason of the engine's death, if it has died.
 
     Raises:
         CoreFailed: The block has killed the core; with the last error in its output.
         MachineUnfit: The core was ended from outside.
+        Exception: The code that decodes the core's output, such as the tokenizer's, has failed.
     """
     oom_kills = count_oom_kills()
     try:
@@ -132,7 +133,13 @@ def explain_death(core: Core) -> Iterator[None]:
     except Exception as error:
         if not core.client.errored:
             raise
-        has_crashed, reason = core.has_crashed(), core.stop_and_get_reason()
+        has_crashed, has_exited = core.has_crashed(), core.has_exited
+        reason = core.stop_and_get_reason()
+        if not has_exited:
+            cause: BaseException = error
+            while cause.__cause__:
+                cause = cause.__cause__
+            raise cause from None
         if count_oom_kills() != oom_kills:
             raise CoreFailed(OOM_KILLED) from error
         failure = CoreFailed if has_crashed else MachineUnfit

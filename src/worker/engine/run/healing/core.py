@@ -181,6 +181,11 @@ class Core:
         codes = self._exit_codes
         return not codes or any(code not in EXTERNAL_EXIT_CODES for code in codes)
 
+    @property
+    def has_exited(self) -> bool:
+        """Whether a process of the core has exited."""
+        return bool(self._exit_codes)
+
     async def fail_calls_and_close(self) -> str:
         """Fail a dead core's pending calls, and close the core in a thread; return why it died."""
         # vLLM would let the calls that the core did not answer wait forever.
