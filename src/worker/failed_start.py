@@ -73,7 +73,7 @@ def _record_and_count(error: StartFailed, values: Mapping[str, str]) -> int:
     Returns 0 if the disk can't be written to. Two failures have the same message if they differ
     only in paths, numbers and addresses.
     """
-    message = re.sub(r"[0-9a-f]*\d[0-9a-f]*", "#", shorten_paths(error.message))
+    message = re.sub(r"0x[0-9a-f]+|\d+", "#", shorten_paths(error.message))
     folder = _failures_directory(values) / hashlib.sha256(message.encode()).hexdigest()[:16]
     now = time.time()
     try:
