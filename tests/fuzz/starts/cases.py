@@ -136,7 +136,9 @@ def _find_wrong_message(case: Case, doctor: Verdict, start: Verdict, folder: Pat
     message = start.callers_message
     if str(folder) in message:
         return f"callers get a path: {message[:400]}"
-    if message and not any(name in message for name in {MODEL, *case.settings}):
+    # Messages about a repository have its name, those about a directory the setting's.
+    words = {MODEL, *case.settings, *case.settings.values()}
+    if message and not any(word in message for word in words):
         return f"callers get no setting: {message[:400]}"
     named = {name for name in case.settings.keys() & OPTIONS.keys() if name in message}
     is_other = not doctor.works and named and not any(name in doctor.message for name in named)
