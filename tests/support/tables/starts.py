@@ -14,9 +14,11 @@ from support import ROOT
 from support.models.configs import WHISPER, copy_model
 from support.models.lora import make_adapter, set_config
 from support.models.minilm import MODEL as MINILM
+from support.models.vision import make_vision_model
 from worker.volume.adapters import CONFIG
 
 CPU_INFO = Path("/proc/cpuinfo")
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 
 class StartCase(NamedTuple):
@@ -78,8 +80,39 @@ def make_models(demo: Path, directory: Path) -> None:
     cut.write_bytes(cut.read_bytes()[:-1])
     (copy_model(demo, directory / "weightless") / "model.safetensors").unlink()
     (copy_model(demo, directory / "shapeless") / "config.json").write_text("{")
+    _make_wrong_directories(demo, directory)
     make_adapter(directory / "adapter", demo)
     make_adapter(directory / "rank64", demo)
     set_config(r=64)(directory / "rank64")
     make_adapter(directory / "broken", demo)
     (directory / "broken" / CONFIG).unlink()
+
+
+def _make_wrong_directories(demo: Path, directory: Path) -> None:
+    """Create directories that people name as the model, and that are no model, or a part of one."""
+
+    def copy(name: str, *removed: str) -> Path:
+        folder = copy_model(demo, directory / name)
+        for file in removed:
+            (folder / file).unlink(missing_ok=True)
+        return folder
+
+    settings = {"tokenizer_class": "Qwen2Tokenizer", "chat_template": "{{ messages }}"}
+    folder = copy("no vocabulary", "tokenizer.json")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    copy("no tokenizer", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
+    copy_model(demo, directory / "small vocabulary", vocab_size=8)
+    (directory / "pipeline").mkdir()
+    (directory / "pipeline" / "model_index.json").write_text("{}")
+    for name in ("refs", "snapshots"):
+        (directory / "models--org--name" / name).mkdir(parents=True)
+    for name, file in {
+        "weight pointers": "model.safetensors",
+        "tokenizer pointer": "tokenizer.json",
+    }.items():
+        (copy(name) / file).write_text(LFS_POINTER)
+    (directory / "no processor").mkdir()
+    make_vision_model(directory / "no processor", demo)
+    (directory / "no processor" / "processor_config.json").unlink()
+    (copy("sampling defaults") / "generation_config.json").write_text('{"top_p": 1.5}')
+    copy_model(demo, directory / "other shape", hidden_size=256, num_attention_heads=4)
