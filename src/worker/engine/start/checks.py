@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from vllm.exceptions import VLLMError
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.cache_plan import build_undivided_model, lacks_data
@@ -148,7 +149,7 @@ def check_sampling_defaults(arguments: EngineArguments) -> None:
         values = model.get_diff_sampling_param()
         try:
             import_from_vllm("SamplingParams")(**values)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, VLLMError) as error:
             problem = f"the sampling defaults of generation_config.json are invalid: {error}"
             name = arguments.setting_name("GENERATION_CONFIG")
             raise StartFailed(problem, f"correct the file, or set {name}=vllm") from error

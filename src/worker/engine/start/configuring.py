@@ -39,17 +39,19 @@ def configure_engine(
             the refusal (none if the model does), and advice.
     """
     _import_parser_plugins(arguments.vllm_args)
-    configure = partial(_configure, start=start, check=check)
+    configured = arguments
     try:
-        return configure(arguments)
+        configured = _create_config(arguments, start)
+        _run_checks(configured, start, check)
     except MachineUnfit:
         raise
     # vLLM, transformers and the code of models raise any exception for an unexpected value.
     except Exception as error:
         problem = error_message(error, _MAX_MESSAGE_LENGTH)
+        configure = partial(_configure, start=start, check=check)
         culprits = _find_culprit_options(arguments, problem, configure)
-        gpu = start.simulated_gpu
-        raise explain_failure(error, arguments, culprits, problem, gpu) from error
+        raise explain_failure(error, configured, culprits, problem, start.simulated_gpu) from error
+    return configured
 
 
 def find_problem_on_gpu(
@@ -82,23 +84,37 @@ def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineA
 
 def _configure(
     arguments: EngineArguments, start: Start, check: Check | None = None, *, as_cuda: bool = False
+) -> None:
+    configured = _create_config(arguments, start, as_cuda=as_cuda)
+    _run_checks(configured, start, check, as_cuda=as_cuda)
+
+
+def _create_config(
+    arguments: EngineArguments, start: Start, *, as_cuda: bool = False
 ) -> EngineArguments:
-    gpu = start.simulated_gpu
-    with simulate_gpu(gpu, as_cuda=as_cuda) if gpu else contextlib.nullcontext():
+    with _simulate_machine(start, as_cuda=as_cuda):
         for step in STEPS:
             arguments = step(arguments, start)
         # Both calls may read the model's configuration; the core reads the weights later.
         engine_args = import_from_vllm("AsyncEngineArgs").from_cli_args(arguments.vllm_args)
         usage = import_from_vllm("UsageContext").OPENAI_API_SERVER
-        arguments = replace(arguments, config=engine_args.create_engine_config(usage))
+        return replace(arguments, config=engine_args.create_engine_config(usage))
+
+
+def _run_checks(
+    configured: EngineArguments, start: Start, check: Check | None, *, as_cuda: bool = False
+) -> None:
+    with _simulate_machine(start, as_cuda=as_cuda):
         for run_check in (*CORE_CHECKS, *([check] if check else ())):
-            run_check(arguments)
-    return arguments
+            run_check(configured)
 
 
-def _try(
-    configure: Callable[[EngineArguments], EngineArguments], arguments: EngineArguments
-) -> str | None:
+def _simulate_machine(start: Start, *, as_cuda: bool) -> contextlib.AbstractContextManager[None]:
+    gpu = start.simulated_gpu
+    return simulate_gpu(gpu, as_cuda=as_cuda) if gpu else contextlib.nullcontext()
+
+
+def _try(configure: Callable[[EngineArguments], None], arguments: EngineArguments) -> str | None:
     try:
         configure(arguments)
     except Exception as error:  # noqa: BLE001 - as in ``configure_engine``
@@ -109,7 +125,7 @@ def _try(
 def _find_culprit_options(
     arguments: EngineArguments,
     problem: str,
-    configure: Callable[[EngineArguments], EngineArguments],
+    configure: Callable[[EngineArguments], None],
 ) -> tuple[str, ...]:
     """Return the options that cause a refusal, found by resetting options and trying again.
 
