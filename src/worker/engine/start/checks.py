@@ -122,7 +122,7 @@ def check_token_ids(ids: Sequence[int], model_config: Any) -> None:
     """Check that a prompt has tokens, and only those of the model; others would kill the core."""
     if not ids:
         raise StartFailed("the prompt of a first request is empty")
-    if (largest := max(ids, default=0)) >= (size := model_config.get_vocab_size()):
+    if (largest := max(ids)) >= (size := model_config.get_vocab_size()):
         raise StartFailed(
             f"{BROKEN_TOKENIZER}: it makes the token {largest} of a text, and the model has only "
             f"{size}"

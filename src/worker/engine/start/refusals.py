@@ -159,7 +159,9 @@ def explain_start_errors(arguments: EngineArguments) -> Iterator[None]:
         yield
     # vLLM, its libraries and the code of models raise any exception for an unexpected value.
     except Exception as error:
-        failure = error if isinstance(error, StartFailed) else explain_failure(error, arguments)
+        failure = error if isinstance(error, StartFailed) else None
+        if failure is None or not (failure.remedy or failure.culprits):
+            failure = explain_failure(error, arguments)
         text = f"vLLM could not start {arguments.model_setting}={arguments.model_name}"
         kind = StartFailed if failure.affects_all_workers else MachineUnfit
         raise kind(f"{text}: {failure.problem}", failure.remedy, failure.culprits) from error

@@ -121,6 +121,14 @@ def test_the_error_of_a_phase_names_the_model_and_keeps_its_advice(tmp_path: Pat
         raise CoreFailed("ended by SIGSEGV")
 
 
+def test_a_refused_first_request_has_a_remedy(tmp_path: Path) -> None:
+    option = {"CHAT_TEMPLATE_CONTENT_FORMAT": "openai"}
+    arguments = replace(configured_arguments(tmp_path), operator_options=option)
+    with pytest.raises(StartFailed) as raised, explain_start_errors(arguments):
+        raise StartFailed("a first request is refused: can only concatenate str to str")
+    assert raised.value.remedy == "set CHAT_TEMPLATE_CONTENT_FORMAT=auto"
+
+
 def configured_arguments(model: Path, config: Any = None) -> EngineArguments:
     arguments = engine_arguments(model=str(model), hf_config_path=None, hf_overrides=None)
     return replace(arguments, config=config)
