@@ -10,7 +10,9 @@ from support.engine.scripted import failure
 from worker.offline import LLM
 
 IDS = [0, 40, 50, 60]
-PARAMS = {"temperature": 0, "max_tokens": 12, "ignore_eos": True}
+# So many that a stream on a busy machine has more than one chunk.
+LENGTH = 300
+PARAMS = {"temperature": 0, "max_tokens": LENGTH, "ignore_eos": True}
 NO_TOKENIZER = "send the prompt as a list of token ids"
 # Refused jobs, each with a part of the error message.
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -28,14 +30,14 @@ def ids_are_answered_with_ids(llm: LLM) -> None:
     generate = partial(llm.generate, sampling_params=PARAMS, use_tqdm=False)
     first, second = (one.outputs[0] for one in generate([IDS, {"prompt_token_ids": IDS}]))
     assert first.token_ids == second.token_ids
-    assert (len(first.token_ids), first.text) == (12, "")
+    assert (len(first.token_ids), first.text) == (LENGTH, "")
     job = {"prompt": IDS, "sampling_params": PARAMS}
     (whole,), chunks = run_job(llm, job), run_job(llm, {**job, "stream": True})
     assert whole["choices"][0]["token_ids"] == [*first.token_ids]
     assert len(chunks) > 1
     streamed = [id_ for chunk in chunks for id_ in chunk["choices"][0]["token_ids"]]
     assert streamed == [*first.token_ids]
-    assert whole["usage"] == chunks[-1]["usage"] == {"input": 4, "output": 12}
+    assert whole["usage"] == chunks[-1]["usage"] == {"input": 4, "output": LENGTH}
 
 
 def requests_that_need_a_tokenizer_are_refused(llm: LLM) -> None:
