@@ -51,9 +51,10 @@ def test_a_module_has_at_most_700_lines() -> None:
 # the code of models, their tokenizers and vLLM during a start, which raises anything.
 BROAD_EXCEPTS = {
     "src/worker/background.py": 1,
+    "src/worker/engine/cache_plan.py": 1,
     "src/worker/engine/run/adapters/__init__.py": 1,
     "src/worker/engine/seam/translation.py": 1,
-    "src/worker/engine/start/checks.py": 3,
+    "src/worker/engine/start/checks.py": 2,
     "src/worker/engine/start/configuring.py": 2,
     "src/worker/engine/start/cores.py": 2,
     "src/worker/engine/start/launch.py": 1,

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from worker.settings.environment import ChosenDefault
+from worker.settings.names import CANONICAL_NAMES
 from worker.settings.values import format_value
 
 
@@ -40,9 +41,11 @@ class EngineArguments:
     config: Any = None
 
     def setting_name(self, name: str) -> str:
-        """Return the name of an option's setting, as the operator spelled it."""
-        name = self.prefix + name
-        return self.spellings.get(name, name)
+        """Return the name of an option's setting, or its flag, as the operator spelled it."""
+        if name in self.extra_option_names:
+            return f"--{name.lower().replace('_', '-')}"
+        setting = self.prefix + CANONICAL_NAMES.get(name, name)
+        return self.spellings.get(setting, setting)
 
     @property
     def model_setting(self) -> str:

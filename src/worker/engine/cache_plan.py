@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, simulate_gpu
@@ -247,11 +248,37 @@ def _build_layers(config: Any, tensor_parallel_size: int) -> Iterator[Any]:
         dtype = torch.get_default_dtype()
         torch.set_default_dtype(config.model_config.dtype)
         try:
-            with torch.device("meta"):
-                layers = import_from_vllm("initialize_model")(config)
+            layers = _initialize_without_memory(config)
         finally:
             torch.set_default_dtype(dtype)
         yield layers
+
+
+def _initialize_without_memory(config: Any) -> Any:
+    initialize = import_from_vllm("initialize_model")
+    try:
+        with torch.device("meta"):
+            return initialize(config)
+    # The code of a model may raise anything.
+    except Exception as error:
+        if not lacks_data(error):
+            raise
+    # A model's code reads values that it has computed, such as the slopes of ALiBi.
+    config.compilation_config.static_forward_context.clear()
+    with _WeightsWithoutMemory():
+        return initialize(config)
+
+
+class _WeightsWithoutMemory(TorchFunctionMode):
+    """Creates only tensors without a value, such as weights, without memory."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.empty and kwargs.get("device") is None:
+            kwargs["device"] = "meta"
+        return func(*args, **kwargs)
 
 
 def _build_cache_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: bool) -> KvCachePlan:

@@ -71,7 +71,7 @@ class Reason(Enum):
     )
     LFS_POINTER = (
         "{detail} is a pointer of Git LFS, not the file itself",
-        "run `git lfs pull` where it was cloned, or download the model again",
+        "run `git lfs pull` where it was cloned, or set {setting} to a complete copy",
     )
     ADAPTER = (
         "this is an adapter of {detail}, not a model",

@@ -10,7 +10,7 @@ from support.engine.scripted import failure
 from worker.offline import LLM
 
 IDS = [0, 40, 50, 60]
-# So many that a stream on a busy machine has more than one chunk.
+# A stream of this many tokens has several chunks, even on a busy machine.
 LENGTH = 300
 PARAMS = {"temperature": 0, "max_tokens": LENGTH, "ignore_eos": True}
 NO_TOKENIZER = "send the prompt as a list of token ids"

@@ -11,6 +11,7 @@ from safetensors.numpy import load_file, save_file
 
 WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.index.json"
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt")
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 Damage = Callable[[Path, random.Random], None]
 
@@ -117,6 +118,27 @@ def _outgrow_memory(folder: Path, _: random.Random) -> None:
     change_config(folder, num_hidden_layers=80, intermediate_size=200_000_000, hidden_size=8192)
 
 
+def _replace_by_adapter(folder: Path, _: random.Random) -> None:
+    (folder / CONFIG).rename(folder / "adapter_config.json")
+    (folder / WEIGHTS).rename(folder / "adapter_model.safetensors")
+    change = {"base_model_name_or_path": "org/base", "peft_type": "LORA"}
+    (folder / "adapter_config.json").write_text(json.dumps(change))
+
+
+def _replace_by_pointer(folder: Path, _: random.Random) -> None:
+    (folder / WEIGHTS).write_text(LFS_POINTER)
+
+
+def _empty_vocabulary(folder: Path, _: random.Random) -> None:
+    (folder / TOKENIZER_FILES[0]).unlink()
+    settings = {"tokenizer_class": "Qwen2Tokenizer"}
+    (folder / TOKENIZER_FILES[1]).write_text(json.dumps(settings))
+
+
+def _outgrow_vocabulary(folder: Path, _: random.Random) -> None:
+    change_config(folder, vocab_size=8)
+
+
 DAMAGES: Mapping[str, Damage] = {
     "cut weights": _truncate,
     "garbage instead of weights": _fill_with_garbage,
@@ -134,4 +156,8 @@ DAMAGES: Mapping[str, Damage] = {
     "an unknown architecture": _change_architecture,
     "an unknown type of model": _change_model_type,
     "weights larger than the memory": _outgrow_memory,
+    "an adapter": _replace_by_adapter,
+    "a pointer of Git LFS": _replace_by_pointer,
+    "an empty vocabulary": _empty_vocabulary,
+    "a vocabulary larger than the model's": _outgrow_vocabulary,
 }

@@ -1,4 +1,4 @@
-"""Twelve well-known models: their config.json, and the headers of their weights.
+"""Thirteen well-known models: their config.json, and the headers of their weights.
 
 No weights are stored: a file of weights contains the headers, and a hole as large as the weights.
 """

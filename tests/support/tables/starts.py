@@ -12,13 +12,13 @@ import pytest
 
 from support import ROOT
 from support.models.configs import WHISPER, copy_model
+from support.models.damaged import LFS_POINTER
 from support.models.lora import make_adapter, set_config
 from support.models.minilm import MODEL as MINILM
 from support.models.vision import make_vision_model
 from worker.volume.adapters import CONFIG
 
 CPU_INFO = Path("/proc/cpuinfo")
-LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
 
 class StartCase(NamedTuple):

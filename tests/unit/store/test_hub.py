@@ -62,6 +62,13 @@ def test_shards_in_the_index_must_be_inside_the_repository(store: HubAndVolume, 
     assert (refusal.reason, refusal.detail) == (Reason.NO_FILES, lost)
 
 
+def test_a_repository_with_only_an_adapter_is_not_a_model(store: HubAndVolume) -> None:
+    (store.source / WEIGHTS).rename(store.source / "adapter_model.safetensors")
+    (store.source / "config.json").unlink()
+    (store.source / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
+    assert refusal_reason(store) is store.obtain_error().reason is Reason.ADAPTER
+
+
 def test_the_hub_is_not_queried_for_a_model_in_the_cache(store: HubAndVolume) -> None:
     fill_cache(store.places.volume, store.source)
     found = find(store)

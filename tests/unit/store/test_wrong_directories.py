@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.hub.caches import INDEX, SHARDS, WEIGHTS, make_model
-from support.tables.starts import LFS_POINTER
+from support.models.damaged import LFS_POINTER
 
 from worker.store import Artifact, ArtifactKind, ArtifactLocation, ModelUnavailable, Origin, Reason
 from worker.store.disk import check_directory

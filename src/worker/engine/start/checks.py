@@ -4,8 +4,7 @@ They run before a core exists, and none of them needs weights. Each check raises
 any error of vLLM and its libraries.
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -107,15 +106,23 @@ def check_tokenizer(arguments: EngineArguments) -> None:
         ids = tokenizer.encode(_TEXT, add_special_tokens=False)
         # vLLM decodes a whole text, or token by token.
         tokenizer.decode(ids)
-        tokenizer.convert_tokens_to_string(tokenizer.convert_ids_to_tokens(ids))
+        tokens = tokenizer.convert_ids_to_tokens(ids)
+        tokenizer.convert_tokens_to_string(tokens)
     # The class of a tokenizer may be the model's own, or not the one that its files are for.
     except Exception as error:
         reason = f"{type(error).__name__}: {error}".rstrip(": ")
         raise StartFailed(f"{BROKEN_TOKENIZER}: {reason}") from error
-    special = {*tokenizer.all_special_ids}
-    if {*ids} <= special and {*tokenizer.get_vocab().values()} <= special:
+    # Getting the whole vocabulary takes a while. Without it, a tokenizer has only the tokens that
+    # its configuration adds.
+    if not _has_letters(tokens, {*tokenizer.all_special_tokens}) and not _has_letters(
+        tokenizer.get_vocab(), {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()}
+    ):
         raise StartFailed(f"{BROKEN_TOKENIZER}: its vocabulary is empty")
     check_token_ids(ids, model)
+
+
+def _has_letters(tokens: Iterable[str], ignored: Container[str]) -> bool:
+    return any(any(map(str.isalnum, token)) for token in tokens if token not in ignored)
 
 
 def check_token_ids(ids: Sequence[int], model_config: Any) -> None:
@@ -155,6 +162,18 @@ def check_sampling_defaults(arguments: EngineArguments) -> None:
             raise StartFailed(problem, f"correct the file, or set {name}=vllm") from error
 
 
+def check_lora_support(arguments: EngineArguments) -> None:
+    """Check that vLLM has adapters for the model's architecture, if they are enabled.
+
+    The core finds the same; this process imports the model's code only in the doctor.
+    """
+    config = arguments.config
+    if config.lora_config is not None:
+        model_class = import_from_vllm("get_model_cls")(config.model_config)
+        if not import_from_vllm("supports_lora")(model_class):
+            raise StartFailed(f"{model_class.__name__} does not support LoRA yet")
+
+
 def check_weight_headers(arguments: EngineArguments) -> None:
     """Let vLLM load the weights of a model on the disk as tensors without data.
 
@@ -169,24 +188,20 @@ def check_weight_headers(arguments: EngineArguments) -> None:
     is_quantized = config.model_config.quantization is not None and not configures_for_cpu()
     if not paths or is_quantized or load_format not in _HEADER_FORMATS:
         return
-    with contextlib.ExitStack() as stack:
-        try:
-            layers = stack.enter_context(build_undivided_model(arguments))
-        except Exception as error:
-            # The core builds the same layers, but with data and, on a GPU, with further kernels.
-            if configures_for_cpu() and not lacks_data(error):
-                raise
-            return
-        loader = import_from_vllm("DefaultModelLoader")(config.load_config)
-        loader.get_all_weights = lambda *_: _read_headers(paths)
-        try:
+    step = "initialize_model"
+    try:
+        with build_undivided_model(arguments) as layers:
             if not hasattr(layers, "secondary_weights"):
+                step = "load_weights"
+                loader = import_from_vllm("DefaultModelLoader")(config.load_config)
+                loader.get_all_weights = lambda *_: _read_headers(paths)
                 loader.load_weights(layers, config.model_config)
-        # The code of each model loads its weights in its own way.
-        except Exception as error:
-            if not lacks_data(error):
-                line = f"{type(error).__name__}: {error}"
-                raise CoreFailed(line, "load_weights") from error
+    # The code of each model builds its layers and loads its weights in its own way.
+    except Exception as error:
+        # The core builds the same layers, but with data and, on a GPU, with further kernels.
+        is_known = step == "load_weights" or configures_for_cpu()
+        if is_known and not lacks_data(error):
+            raise CoreFailed(f"{type(error).__name__}: {error}", step) from error
 
 
 def _read_headers(paths: Sequence[Path]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -108,6 +108,8 @@ REMEDIES: tuple[tuple[str, Advice], ...] = (
         "the model's own files say how it is quantized, if it is",
     ),
     ("contains custom code", _TRUST_ADVICE),
+    ("does not support LoRA", "vLLM can serve the model only with ENABLE_LORA=0"),
+    ("first request is empty", "set CUSTOM_CHAT_TEMPLATE to a template that renders messages"),
     ("Not enough allowed NUMA nodes", "this machine has no GPUs to divide a model among"),
     (
         "can't allocate memory|out of memory|memory was full",
