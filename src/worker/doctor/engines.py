@@ -19,7 +19,7 @@ from worker.engine.machine import engine_ram_limit
 from worker.engine.model_config import architectures_in, import_model_classes
 from worker.engine.start import Start
 from worker.engine.start.artifacts import artifacts_in_arguments
-from worker.engine.start.checks import check_lora_support, check_weight_headers
+from worker.engine.start.checks import check_loading, check_lora_support
 from worker.engine.start.configuring import configure_engine, find_problem_on_gpu, reset_options
 from worker.engine.start.first_request import check_first_request
 from worker.engine.start.steps import with_artifact_directories
@@ -133,7 +133,7 @@ def rehearse_start(
         check_first_request(arguments, start.settings.system_prompt)
         check_lora_support(arguments)
         if not start.simulated_gpu:
-            check_weight_headers(arguments)
+            check_loading(arguments)
 
     original, findings, model = engine, list[Finding](), None
     while model is None:

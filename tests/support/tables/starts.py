@@ -13,7 +13,7 @@ import pytest
 from support import ROOT
 from support.models.configs import WHISPER, copy_model
 from support.models.damaged import LFS_POINTER
-from support.models.lora import make_adapter, set_config
+from support.models.lora import REFUSED_BY_VLLM, make_adapter, set_config
 from support.models.minilm import MODEL as MINILM
 from support.models.vision import make_vision_model
 from worker.volume.adapters import CONFIG
@@ -84,6 +84,8 @@ def make_models(demo: Path, directory: Path) -> None:
     make_adapter(directory / "adapter", demo)
     make_adapter(directory / "rank64", demo)
     set_config(r=64)(directory / "rank64")
+    make_adapter(directory / "other-modules", demo)
+    REFUSED_BY_VLLM["modules"][0](directory / "other-modules")
     make_adapter(directory / "broken", demo)
     (directory / "broken" / CONFIG).unlink()
 

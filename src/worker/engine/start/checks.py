@@ -11,12 +11,13 @@ from typing import Any
 
 import torch
 from vllm.exceptions import VLLMError
+from vllm.lora.peft_helper import PEFTHelper
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.cache_plan import build_undivided_model, lacks_data
 from worker.engine.machine import configures_for_cpu
 from worker.engine.model_config import TRANSCRIPTION_ONLY, can_be_served
-from worker.engine.run.adapters.files import check_lora_modules
+from worker.engine.run.adapters.files import BrokenAdapter, check_lora_modules
 from worker.engine.run.healing.core import CoreFailed
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.start.loading import LOADERS
@@ -174,34 +175,60 @@ def check_lora_support(arguments: EngineArguments) -> None:
             raise StartFailed(f"{model_class.__name__} does not support LoRA yet")
 
 
-def check_weight_headers(arguments: EngineArguments) -> None:
-    """Let vLLM load the weights of a model on the disk as tensors without data.
+def check_loading(arguments: EngineArguments) -> None:
+    """Let vLLM load a model's weights and adapters on the disk into layers without data.
 
-    This finds weights that are missing, or that have other shapes than the configuration says. The
-    core finds the same when it loads them, so only the doctor needs this.
+    This finds weights that are missing, or that have other shapes than the configuration says, and
+    adapters of other models. The core finds the same, so only the doctor needs this.
     """
     config, directory = arguments.config, Path(arguments.vllm_args.model)
     load_format = str(arguments.vllm_args.load_format)
     artifact = Artifact(str(directory), load_format=load_format)
-    paths = disk.weight_paths(directory, artifact) if directory.is_dir() else []
-    # Kernels of quantized layers may be missing here, and other formats have loaders of their own.
+    is_readable = load_format in _HEADER_FORMATS and directory.is_dir()
+    paths = disk.weight_paths(directory, artifact) if is_readable else []
+    modules = arguments.vllm_args.lora_modules or ()
+    adapters = [module for module in modules if Path(module.path).is_dir()]
+    # Kernels of quantized layers may be missing here.
     is_quantized = config.model_config.quantization is not None and not configures_for_cpu()
-    if not paths or is_quantized or load_format not in _HEADER_FORMATS:
+    if is_quantized or not (paths or adapters):
         return
     step = "initialize_model"
     try:
         with build_undivided_model(arguments) as layers:
-            if not hasattr(layers, "secondary_weights"):
-                step = "load_weights"
+            step = "load_weights"
+            if paths and not hasattr(layers, "secondary_weights"):
                 loader = import_from_vllm("DefaultModelLoader")(config.load_config)
                 loader.get_all_weights = lambda *_: _read_headers(paths)
                 loader.load_weights(layers, config.model_config)
+            for module in adapters:
+                _load_adapter(module, layers)
+    except BrokenAdapter:
+        raise
     # The code of each model builds its layers and loads its weights in its own way.
     except Exception as error:
         # The core builds the same layers, but with data and, on a GPU, with further kernels.
-        is_known = step == "load_weights" or configures_for_cpu()
+        is_known = step != "initialize_model" or configures_for_cpu()
         if is_known and not lacks_data(error):
             raise CoreFailed(f"{type(error).__name__}: {error}", step) from error
+
+
+def _load_adapter(module: Any, layers: Any) -> None:
+    """Let vLLM load an adapter of LORA_MODULES, with the modules that it accepts for the layers."""
+    packed = import_from_vllm("process_packed_modules_mapping")(layers)
+    names = {*import_from_vllm("get_supported_lora_modules")(layers)}
+    expected = (names & {"experts"}).union(*(packed.get(name, [name]) for name in names))
+    mapper = getattr(layers, "hf_to_vllm_mapper", None)
+    try:
+        import_from_vllm("LoRAModel").from_local_checkpoint(
+            module.path,
+            expected,
+            PEFTHelper.from_local_dir(module.path, None),
+            device="cpu",
+            weights_mapper=mapper and mapper.get_rename_mapper(),
+            skip_prefixes=getattr(layers, "lora_skip_prefixes", None),
+        )
+    except ValueError as error:
+        raise BrokenAdapter(f"LORA_MODULES: {module.name}: {error}") from error
 
 
 def _read_headers(paths: Sequence[Path]) -> Iterator[tuple[str, torch.Tensor]]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from worker.asgi import ResponseHead
 from worker.engine.arguments import EngineArguments
+from worker.engine.cache_plan import build_undivided_model
+from worker.engine.model_config import CONFIG_ERRORS
 from worker.engine.run.generation.prompts import example_input
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.locations import import_from_vllm
@@ -38,12 +40,21 @@ def check_first_request(arguments: EngineArguments, system_prompt: str | None) -
     Raises:
         Exception: The message is refused, or the renderer can't be created.
     """
-    model = arguments.config.model_config
-    # The warm-up sends no request to a model that neither generates nor embeds.
-    if not model.skip_tokenizer_init and (
-        model.runner_type == "generate" or model.convert_type == "embed"
-    ):
+    if _gets_first_request(arguments):
         asyncio.run(_render_first_message(arguments, system_prompt))
+
+
+def _gets_first_request(arguments: EngineArguments) -> bool:
+    """Return whether the warm-up sends a message to a model: whether it generates or embeds."""
+    model = arguments.config.model_config
+    if model.skip_tokenizer_init:
+        return False
+    if model.runner_type == "generate" or model.convert_type == "embed":
+        return True
+    # Only the layers of other models have the tasks.
+    with contextlib.suppress(*CONFIG_ERRORS), build_undivided_model(arguments) as layers:
+        return "embed" in layers.pooler.get_supported_tasks()
+    return False
 
 
 async def _render_first_message(arguments: EngineArguments, system_prompt: str | None) -> None:

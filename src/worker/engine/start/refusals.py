@@ -98,6 +98,11 @@ OPTION_REMEDIES: tuple[tuple[str, str, Advice], ...] = (
         "CHAT_TEMPLATE_CONTENT_FORMAT",
         "=auto",
     ),
+    (
+        "expected target modules|doesn't contain tensors",
+        "LORA_MODULES",
+        " to adapters of this model",
+    ),
     (r"equal to max_num_seqs \((\d+)\)", "MAX_NUM_BATCHED_TOKENS", "={} or more"),
 )
 # Advice by vLLM's message, whatever the settings are.
