@@ -1,18 +1,13 @@
 """Tests of images in jobs of both paths, with a vision model (scripts/media.py)."""
 
-from importlib import metadata
 from pathlib import Path
 
 import pytest
-from packaging.version import Version
 from support.models import vision
 from support.processes.offline_scripts import run_script
 
 
-@pytest.mark.skipif(
-    Version(metadata.version("transformers")) < Version("5.18"),
-    reason="this transformers needs torchvision for images, since a docstring mentions it",
-)
+@pytest.mark.skipif(not vision.CAN_BE_MADE, reason="this transformers needs torchvision")
 def test_a_vision_model_sees_images_and_attacks_are_refused(
     demo_model: Path, tmp_path: Path
 ) -> None:

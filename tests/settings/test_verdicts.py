@@ -98,7 +98,7 @@ def examine_for_gpus(gpus: str) -> tuple[bool, str]:
 
 @pytest.mark.parametrize("pair", create_params(START_CASES))
 def test_the_doctor_says_whether_the_worker_would_start(pair: StartCase, examine: Examine) -> None:
-    pair.skip_without_its_processor()
+    pair.skip_if_impossible()
     refused, output = examine(examine_here, pair)
     assert refused is not pair.starts, output
     assert pair.message in output

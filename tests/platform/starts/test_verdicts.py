@@ -36,7 +36,7 @@ def start_pair(
 def test_the_startup_agrees_with_the_doctor(
     pair: StartCase, start_pair: Callable[[str], CompletedCommand]
 ) -> None:
-    pair.skip_without_its_processor()
+    pair.skip_if_impossible()
     ran = start_pair(pair.name)
     assert (ran.returncode == 0) is pair.starts, ran.stderr[-2_000:]
     assert (pair.start_message or pair.message) in " ".join(ran.stderr.split())

@@ -3,9 +3,11 @@
 vLLM imports torchvision for most models of this kind, but not for Idefics3.
 """
 
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from packaging.version import Version
 from transformers import (
     AutoTokenizer,
     Idefics3Config,
@@ -17,6 +19,8 @@ from transformers import (
 )
 
 SEED = 9
+# Before 5.18, transformers needs torchvision for images, since a docstring mentions it.
+CAN_BE_MADE = Version(metadata.version("transformers")) >= Version("5.18")
 IMAGE, AROUND, GLOBAL = "<image>", "<fake_token_around_image>", "<global-img>"
 # Every image is scaled to twice the side of a tile. Each of its four tiles, and the whole image at
 # the size of a tile, becomes (32 / 8)² = 16 tokens. vLLM before 0.31 gets no tokens from this

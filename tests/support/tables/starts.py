@@ -11,11 +11,11 @@ from typing import NamedTuple
 import pytest
 
 from support import ROOT
+from support.models import vision
 from support.models.configs import WHISPER, copy_model
 from support.models.damaged import LFS_POINTER
 from support.models.lora import REFUSED_BY_VLLM, make_adapter, set_config
 from support.models.minilm import MODEL as MINILM
-from support.models.vision import make_vision_model
 from worker.volume.adapters import CONFIG
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -37,10 +37,12 @@ class StartCase(NamedTuple):
     def starts(self) -> bool:
         return not self.message
 
-    def skip_without_its_processor(self) -> None:
-        """Skip a test if this machine's processor lacks the case's feature."""
+    def skip_if_impossible(self) -> None:
+        """Skip a test if this machine's processor or transformers lacks the case's feature."""
         if "KV_CACHE_DTYPE" in self.settings and "avx512f" not in CPU_INFO.read_text():
             pytest.skip("vLLM's 8-bit cache on a CPU needs AVX-512")
+        if "<no processor>" in self.settings.values() and not vision.CAN_BE_MADE:
+            pytest.skip("this transformers needs torchvision for images")
 
 
 _DATA = json.loads(Path(__file__).with_suffix(".json").read_text())
@@ -113,8 +115,10 @@ def _make_wrong_directories(demo: Path, directory: Path) -> None:
         "tokenizer pointer": "tokenizer.json",
     }.items():
         (copy(name) / file).write_text(LFS_POINTER)
-    (directory / "no processor").mkdir()
-    make_vision_model(directory / "no processor", demo)
-    (directory / "no processor" / "processor_config.json").unlink()
+    if vision.CAN_BE_MADE:
+        (directory / "no processor").mkdir()
+        vision.make_vision_model(directory / "no processor", demo)
+        (directory / "no processor" / "processor_config.json").unlink()
     (copy("sampling defaults") / "generation_config.json").write_text('{"top_p": 1.5}')
+    (copy("token ids") / "generation_config.json").write_text('{"eos_token_id": [3, "x"]}')
     copy_model(demo, directory / "other shape", hidden_size=256, num_attention_heads=4)

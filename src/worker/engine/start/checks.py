@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from vllm.exceptions import VLLMError
 from vllm.lora.peft_helper import PEFTHelper
@@ -151,13 +152,18 @@ def check_processor(arguments: EngineArguments) -> None:
 
 
 def check_sampling_defaults(arguments: EngineArguments) -> None:
-    """Check that the model's generation_config.json has values that vLLM accepts in a request."""
+    """Check that the model's generation_config.json has values that vLLM accepts in a request.
+
+    vLLM validates the ids of the tokens that end a text only in the core, which would not answer.
+    """
     model = arguments.config.model_config
     if model.runner_type == "generate":
-        values = model.get_diff_sampling_param()
+        sampling_params = import_from_vllm("SamplingParams")
         try:
-            import_from_vllm("SamplingParams")(**values)
-        except (TypeError, ValueError, VLLMError) as error:
+            params = sampling_params(**model.get_diff_sampling_param())
+            params.update_from_generation_config(model.try_get_generation_config())
+            msgspec.msgpack.decode(msgspec.msgpack.encode(params), type=sampling_params)
+        except (ArithmeticError, TypeError, ValueError, VLLMError) as error:
             problem = f"the sampling defaults of generation_config.json are invalid: {error}"
             name = arguments.setting_name("GENERATION_CONFIG")
             raise StartFailed(problem, f"correct the file, or set {name}=vllm") from error
@@ -195,6 +201,8 @@ def check_loading(arguments: EngineArguments) -> None:
     step = "initialize_model"
     try:
         with build_undivided_model(arguments) as layers:
+            if configures_for_cpu():
+                _check_cpu_attention(layers, config)
             step = "load_weights"
             if paths and not hasattr(layers, "secondary_weights"):
                 loader = import_from_vllm("DefaultModelLoader")(config.load_config)
@@ -210,6 +218,30 @@ def check_loading(arguments: EngineArguments) -> None:
         is_known = step != "initialize_model" or configures_for_cpu()
         if is_known and not lacks_data(error):
             raise CoreFailed(f"{type(error).__name__}: {error}", step) from error
+
+
+def _check_cpu_attention(layers: Any, config: Any) -> None:
+    """Let vLLM's kernel plan the attention of a token in each layer: it has not all head sizes."""
+    block_size, dtype = config.cache_config.block_size, config.model_config.dtype
+    sizes = {
+        (layer.num_heads, layer.num_kv_heads, layer.head_size)
+        for layer in layers.modules()
+        if isinstance(layer, import_from_vllm("Attention"))
+    }
+    for num_heads, num_kv_heads, head_size in sizes:
+        import_from_vllm("cpu_attn_get_scheduler_metadata")(
+            num_reqs=1,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_size,
+            seq_lens=torch.ones(1, dtype=torch.int32),
+            dtype=dtype,
+            query_start_loc=torch.tensor([0, 1], dtype=torch.int32),
+            causal=True,
+            sliding_window_size=-1,
+            isa=import_from_vllm("_get_attn_isa")(dtype, block_size, head_size),
+            enable_kv_split=False,
+        )
 
 
 def _load_adapter(module: Any, layers: Any) -> None:

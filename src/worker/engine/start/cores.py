@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from prometheus_client import REGISTRY, CollectorRegistry
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from worker.children import end_forks_with_parent
 from worker.engine.arguments import EngineArguments
@@ -16,7 +17,7 @@ from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.locations import LOCATIONS, import_from_vllm
 from worker.engine.seam.patches import LORA_INFO
 from worker.engine.seam.protocols import Client
-from worker.errors import MachineUnfit
+from worker.errors import EngineDead, MachineUnfit
 from worker.process.garbage import enable_gc_in_forks
 from worker.process.memory import count_oom_kills
 from worker.settings.environment import is_variable_set, set_variable
@@ -135,10 +136,11 @@ def explain_death(core: Core) -> Iterator[None]:
             raise
         has_crashed, has_exited = core.has_crashed(), core.has_exited
         reason = core.stop_and_get_reason()
-        if not has_exited:
-            cause: BaseException = error
-            while cause.__cause__:
-                cause = cause.__cause__
+        cause: BaseException = error
+        while cause.__cause__:
+            cause = cause.__cause__
+        # A core reports its death before it exits.
+        if not has_exited and not isinstance(cause, EngineDead | EngineDeadError):
             raise cause from None
         if count_oom_kills() != oom_kills:
             raise CoreFailed(OOM_KILLED) from error

@@ -114,6 +114,10 @@ REMEDIES: tuple[tuple[str, Advice], ...] = (
     ),
     ("contains custom code", _TRUST_ADVICE),
     ("does not support LoRA", "vLLM can serve the model only with ENABLE_LORA=0"),
+    (
+        r"Unsupported CPU attention configuration: head_dim=(\d+)",
+        "vLLM has no attention with heads of {} numbers on CPUs: use a GPU, or another model",
+    ),
     ("first request is empty", "set CUSTOM_CHAT_TEMPLATE to a template that renders messages"),
     ("Not enough allowed NUMA nodes", "this machine has no GPUs to divide a model among"),
     (

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from worker.engine.run.healing.core import CoreFailed
 from worker.engine.start import cores
@@ -55,6 +56,11 @@ def test_the_kernel_kills_the_core_of_a_model_that_needs_more_memory(
     error = error_of_first_request(DyingCore(crashed=False))
     assert (type(error), str(error)) == (CoreFailed, cores.OOM_KILLED)
     assert not is_machine_fault(error)
+
+
+def test_a_core_that_is_dead_but_has_not_exited_has_crashed() -> None:
+    error = error_of_first_request(DyingCore(exited=False), EngineDeadError())
+    assert (type(error), str(error)) == (CoreFailed, "IndexError: index out of range in self")
 
 
 def test_the_code_that_decodes_the_output_may_fail_while_the_core_lives() -> None:
