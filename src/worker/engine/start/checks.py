@@ -203,13 +203,13 @@ def check_loading(arguments: EngineArguments) -> None:
         with build_undivided_model(arguments) as layers:
             if configures_for_cpu():
                 _check_cpu_attention(layers, config)
+            for module in adapters:
+                _load_adapter(module, layers)
             step = "load_weights"
             if paths and not hasattr(layers, "secondary_weights"):
                 loader = import_from_vllm("DefaultModelLoader")(config.load_config)
                 loader.get_all_weights = lambda *_: _read_headers(paths)
                 loader.load_weights(layers, config.model_config)
-            for module in adapters:
-                _load_adapter(module, layers)
     except BrokenAdapter:
         raise
     # The code of each model builds its layers and loads its weights in its own way.

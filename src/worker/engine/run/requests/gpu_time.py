@@ -131,7 +131,8 @@ class ChargedRequests(dict[str, RequestState]):
             prompt_tokens=state.prompt_len if state.request_index == 0 else 0,
             cached_tokens=state.num_cached_tokens if state.request_index == 0 else 0,
             output_tokens=stats.num_generation_tokens,
-            preemptions=stats.num_preemptions,
+            # vLLM 0.29 does not count them.
+            preemptions=getattr(stats, "num_preemptions", 0),
             computed_from=stats.scheduled_ts or None,
             first_token_at=stats.first_token_ts or None,
             gpu_seconds=gpu_seconds,
