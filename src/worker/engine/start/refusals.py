@@ -113,6 +113,10 @@ REMEDIES: tuple[tuple[str, Advice], ...] = (
         "the model's own files say how it is quantized, if it is",
     ),
     ("contains custom code", _TRUST_ADVICE),
+    (
+        "Can't load (?:(?:image |video )?processor|feature extractor)",
+        "copy the whole model again, with the files of its processor",
+    ),
     ("does not support LoRA", "vLLM can serve the model only with ENABLE_LORA=0"),
     (
         r"Unsupported CPU attention configuration: head_dim=(\d+)",
