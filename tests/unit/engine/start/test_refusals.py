@@ -129,6 +129,16 @@ def test_a_refused_first_request_has_a_remedy(tmp_path: Path) -> None:
     assert raised.value.remedy == "set CHAT_TEMPLATE_CONTENT_FORMAT=auto"
 
 
+def test_a_setting_is_named_as_the_operator_wrote_it(tmp_path: Path) -> None:
+    arguments = replace(
+        configured_arguments(tmp_path),
+        spellings={"DTYPE": "dtype"},
+        extra_option_names=frozenset({"MAX_MODEL_LEN"}),
+    )
+    names = [arguments.setting_name(name) for name in ("CHAT_TEMPLATE", "DTYPE", "MAX_MODEL_LEN")]
+    assert names == ["CUSTOM_CHAT_TEMPLATE", "dtype", "--max-model-len"]
+
+
 def configured_arguments(model: Path, config: Any = None) -> EngineArguments:
     arguments = engine_arguments(model=str(model), hf_config_path=None, hf_overrides=None)
     return replace(arguments, config=config)
