@@ -6,6 +6,7 @@ refusals instead of the first, and adds the sizes.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -19,9 +20,8 @@ from worker.engine.machine import engine_ram_limit
 from worker.engine.model_config import architectures_in, import_model_classes
 from worker.engine.start import Start
 from worker.engine.start.artifacts import artifacts_in_arguments
-from worker.engine.start.checks import check_loading, check_lora_support
 from worker.engine.start.configuring import configure_engine, find_problem_on_gpu, reset_options
-from worker.engine.start.first_request import check_first_request
+from worker.engine.start.rehearsal import rehearse_core
 from worker.engine.start.steps import with_artifact_directories
 from worker.errors import StartFailed
 from worker.settings.environment import process_environ
@@ -129,12 +129,7 @@ def rehearse_start(
     import_model_classes(architectures_in(snapshot.config))
     engine = _omit_missing_parts(with_artifact_directories(engine, start), found, start)
 
-    def check(arguments: EngineArguments) -> None:
-        check_first_request(arguments, start.settings.system_prompt)
-        check_lora_support(arguments)
-        if not start.simulated_gpu:
-            check_loading(arguments)
-
+    check = partial(rehearse_core, start=start)
     original, findings, model = engine, list[Finding](), None
     while model is None:
         try:

@@ -4,27 +4,22 @@ They run before a core exists, and none of them needs weights. Each check raises
 any error of vLLM and its libraries.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Sequence
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 from vllm.exceptions import VLLMError
-from vllm.lora.peft_helper import PEFTHelper
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.cache_plan import build_undivided_model, lacks_data
 from worker.engine.machine import configures_for_cpu
 from worker.engine.model_config import TRANSCRIPTION_ONLY, can_be_served
-from worker.engine.run.adapters.files import BrokenAdapter, check_lora_modules
-from worker.engine.run.healing.core import CoreFailed
+from worker.engine.run.adapters.files import check_lora_modules
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.start.loading import LOADERS
 from worker.errors import StartFailed
 from worker.settings.environment import process_environ
-from worker.store import Artifact, disk
 
 # The text that a tokenizer must encode and decode, and the beginning of the messages if it doesn't.
 _TEXT = "Hi"
@@ -43,8 +38,6 @@ _REQUIRED_PACKAGES = {
     },
     "PREFIX_CACHING_HASH_ALGO": {"xxhash": "xxhash", "xxhash_cbor": "xxhash"},
 }
-# Load formats whose loader is vLLM's default one.
-_HEADER_FORMATS = frozenset({"auto", "hf", "safetensors", "pt", "mistral"})
 
 
 def check_config_on_any_machine(arguments: EngineArguments) -> None:
@@ -167,110 +160,6 @@ def check_sampling_defaults(arguments: EngineArguments) -> None:
             problem = f"the sampling defaults of generation_config.json are invalid: {error}"
             name = arguments.setting_name("GENERATION_CONFIG")
             raise StartFailed(problem, f"correct the file, or set {name}=vllm") from error
-
-
-def check_lora_support(arguments: EngineArguments) -> None:
-    """Check that vLLM has adapters for the model's architecture, if they are enabled.
-
-    The core finds the same; this process imports the model's code only in the doctor.
-    """
-    config = arguments.config
-    if config.lora_config is not None:
-        model_class = import_from_vllm("get_model_cls")(config.model_config)
-        if not import_from_vllm("supports_lora")(model_class):
-            raise StartFailed(f"{model_class.__name__} does not support LoRA yet")
-
-
-def check_loading(arguments: EngineArguments) -> None:
-    """Let vLLM load a model's weights and adapters on the disk into layers without data.
-
-    This finds weights that are missing, or that have other shapes than the configuration says, and
-    adapters of other models. The core finds the same, so only the doctor needs this.
-    """
-    config, directory = arguments.config, Path(arguments.vllm_args.model)
-    load_format = str(arguments.vllm_args.load_format)
-    artifact = Artifact(str(directory), load_format=load_format)
-    is_readable = load_format in _HEADER_FORMATS and directory.is_dir()
-    paths = disk.weight_paths(directory, artifact) if is_readable else []
-    modules = arguments.vllm_args.lora_modules or ()
-    adapters = [module for module in modules if Path(module.path).is_dir()]
-    # Kernels of quantized layers may be missing here.
-    is_quantized = config.model_config.quantization is not None and not configures_for_cpu()
-    if is_quantized or not (paths or adapters):
-        return
-    step = "initialize_model"
-    try:
-        with build_undivided_model(arguments) as layers:
-            if configures_for_cpu():
-                _check_cpu_attention(layers, config)
-            for module in adapters:
-                _load_adapter(module, layers)
-            step = "load_weights"
-            if paths and not hasattr(layers, "secondary_weights"):
-                loader = import_from_vllm("DefaultModelLoader")(config.load_config)
-                loader.get_all_weights = lambda *_: _read_headers(paths)
-                loader.load_weights(layers, config.model_config)
-    except BrokenAdapter:
-        raise
-    # The code of each model builds its layers and loads its weights in its own way.
-    except Exception as error:
-        # The core builds the same layers, but with data and, on a GPU, with further kernels.
-        is_known = step != "initialize_model" or configures_for_cpu()
-        if is_known and not lacks_data(error):
-            raise CoreFailed(f"{type(error).__name__}: {error}", step) from error
-
-
-def _check_cpu_attention(layers: Any, config: Any) -> None:
-    """Let vLLM's kernel plan the attention of a token in each layer: it has not all head sizes."""
-    block_size, dtype = config.cache_config.block_size, config.model_config.dtype
-    sizes = {
-        (layer.num_heads, layer.num_kv_heads, layer.head_size)
-        for layer in layers.modules()
-        if isinstance(layer, import_from_vllm("Attention"))
-    }
-    for num_heads, num_kv_heads, head_size in sizes:
-        import_from_vllm("cpu_attn_get_scheduler_metadata")(
-            num_reqs=1,
-            num_heads=num_heads,
-            num_kv_heads=num_kv_heads,
-            head_dim=head_size,
-            seq_lens=torch.ones(1, dtype=torch.int32),
-            dtype=dtype,
-            query_start_loc=torch.tensor([0, 1], dtype=torch.int32),
-            causal=True,
-            sliding_window_size=-1,
-            isa=import_from_vllm("_get_attn_isa")(dtype, block_size, head_size),
-            enable_kv_split=False,
-        )
-
-
-def _load_adapter(module: Any, layers: Any) -> None:
-    """Let vLLM load an adapter of LORA_MODULES, with the modules that it accepts for the layers."""
-    packed = import_from_vllm("process_packed_modules_mapping")(layers)
-    names = {*import_from_vllm("get_supported_lora_modules")(layers)}
-    expected = (names & {"experts"}).union(*(packed.get(name, [name]) for name in names))
-    mapper = getattr(layers, "hf_to_vllm_mapper", None)
-    try:
-        import_from_vllm("LoRAModel").from_local_checkpoint(
-            module.path,
-            expected,
-            PEFTHelper.from_local_dir(module.path, None),
-            device="cpu",
-            weights_mapper=mapper and mapper.get_rename_mapper(),
-            skip_prefixes=getattr(layers, "lora_skip_prefixes", None),
-        )
-    except ValueError as error:
-        raise BrokenAdapter(f"LORA_MODULES: {module.name}: {error}") from error
-
-
-def _read_headers(paths: Sequence[Path]) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the names of weights, with tensors that have their shapes and no data."""
-    for path in paths:
-        if path.suffix == ".safetensors":
-            for name, _, shape in disk.read_tensor_headers(path):
-                yield name, torch.empty(tuple(shape), device="meta")
-        else:
-            yield from torch.load(path, map_location="meta", weights_only=True).items()
 
 
 def _quantizes_during_load(config: Any) -> bool:

@@ -1,24 +1,17 @@
-"""The first requests to an engine, which the startup sends and ``--check`` only renders."""
+"""The first requests, which the startup sends to an engine."""
 
-import asyncio
 import contextlib
 from collections.abc import Iterator, Mapping
 from http import HTTPStatus
-from types import SimpleNamespace
 from typing import Any
 
 from worker.asgi import ResponseHead
 from worker.engine.arguments import EngineArguments
-from worker.engine.cache_plan import build_undivided_model
-from worker.engine.model_config import CONFIG_ERRORS
 from worker.engine.run.generation.prompts import example_input
 from worker.engine.run.inprocess import InProcessEngine
-from worker.engine.seam.locations import import_from_vllm
-from worker.engine.seam.translation import raise_for_error_response, translate_errors
 from worker.engine.start.checks import check_token_ids
 from worker.errors import RefusedByEngine, RequestError, StartFailed
 from worker.job import RawJob
-from worker.job.base import add_system_prompt
 
 
 @contextlib.contextmanager
@@ -32,51 +25,6 @@ def convert_first_request_refusals() -> Iterator[None]:
         yield
     except (RequestError, RefusedByEngine) as refused:
         raise StartFailed(f"a first request is refused: {refused.message}") from refused
-
-
-def check_first_request(arguments: EngineArguments, system_prompt: str | None) -> None:
-    """Render the warm-up's message, if any, with the part of vLLM's server that needs no core.
-
-    Raises:
-        Exception: The message is refused, or the renderer can't be created.
-    """
-    if _gets_first_request(arguments):
-        asyncio.run(_render_first_message(arguments, system_prompt))
-
-
-def _gets_first_request(arguments: EngineArguments) -> bool:
-    """Return whether the warm-up sends a message to a model: whether it generates or embeds."""
-    model = arguments.config.model_config
-    if model.skip_tokenizer_init:
-        return False
-    if model.runner_type == "generate" or model.convert_type == "embed":
-        return True
-    # Only the layers of other models have the tasks.
-    with contextlib.suppress(*CONFIG_ERRORS), build_undivided_model(arguments) as layers:
-        return "embed" in layers.pooler.get_supported_tasks()
-    return False
-
-
-async def _render_first_message(arguments: EngineArguments, system_prompt: str | None) -> None:
-    state = SimpleNamespace()
-    await import_from_vllm("init_render_app_state")(arguments.config, state, arguments.vllm_args)
-    online_renderer = state.online_renderer
-    try:
-        if messages := example_input(online_renderer).get("messages"):
-            client: Any = SimpleNamespace(errored=False)
-            with convert_first_request_refusals(), translate_errors(client):
-                request = import_from_vllm("ChatCompletionRequest")(
-                    messages=add_system_prompt(messages, system_prompt), max_tokens=1
-                )
-                _, prompts = raise_for_error_response(await online_renderer.render_chat(request))
-                for prompt in prompts:
-                    check_token_ids(prompt["prompt_token_ids"], arguments.config.model_config)
-        # vLLM does the same in the background while a core starts, and only logs that it failed.
-        renderer = online_renderer.renderer
-        if (processor := renderer.mm_processor) and hasattr(renderer, "_warmup_mm_processor"):
-            renderer._warmup_mm_processor(processor, None, log_prefix="")
-    finally:
-        online_renderer.renderer.shutdown()
 
 
 async def warm_up(engine: InProcessEngine, arguments: EngineArguments) -> None:

@@ -1,0 +1,190 @@
+"""Rehearses the part of a start that needs a core, without one: loading and a first request.
+
+Only the doctor (``--check``) needs this. vLLM does all of it with the layers of the model, which
+have no memory for their data (PyTorch's *meta* device).
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from vllm.lora.peft_helper import PEFTHelper
+
+from worker.engine.arguments import EngineArguments
+from worker.engine.cache_plan import build_undivided_model, lacks_data
+from worker.engine.machine import configures_for_cpu
+from worker.engine.model_config import CONFIG_ERRORS
+from worker.engine.run.adapters.files import BrokenAdapter
+from worker.engine.run.generation.prompts import example_input
+from worker.engine.run.healing.core import CoreFailed
+from worker.engine.seam.locations import import_from_vllm
+from worker.engine.seam.translation import raise_for_error_response, translate_errors
+from worker.engine.start import Start
+from worker.engine.start.checks import check_token_ids
+from worker.engine.start.first_request import convert_first_request_refusals
+from worker.errors import StartFailed
+from worker.job.base import add_system_prompt
+from worker.store import Artifact, disk
+
+# Load formats whose loader is vLLM's default one.
+_HEADER_FORMATS = frozenset({"auto", "hf", "safetensors", "pt", "mistral"})
+
+
+def rehearse_core(arguments: EngineArguments, start: Start) -> None:
+    """Check the first request of an engine, and its weights and adapters if this is its machine.
+
+    Raises:
+        StartFailed: A check refuses the model, or a part of it.
+        CoreFailed: The core would fail; with its error.
+        Exception: vLLM or the code of the model refuses something else.
+    """
+    _check_first_request(arguments, start.settings.system_prompt)
+    _check_lora_support(arguments)
+    if not start.simulated_gpu:
+        _check_loading(arguments)
+
+
+def _check_first_request(arguments: EngineArguments, system_prompt: str | None) -> None:
+    """Render the warm-up's message, if any, with the part of vLLM's server that needs no core."""
+    if _gets_first_request(arguments):
+        asyncio.run(_render_first_message(arguments, system_prompt))
+
+
+def _gets_first_request(arguments: EngineArguments) -> bool:
+    """Return whether the warm-up sends a message to a model: whether it generates or embeds."""
+    model = arguments.config.model_config
+    if model.skip_tokenizer_init:
+        return False
+    if model.runner_type == "generate" or model.convert_type == "embed":
+        return True
+    # Only the layers of other models have the tasks.
+    with contextlib.suppress(*CONFIG_ERRORS), build_undivided_model(arguments) as layers:
+        return "embed" in layers.pooler.get_supported_tasks()
+    return False
+
+
+async def _render_first_message(arguments: EngineArguments, system_prompt: str | None) -> None:
+    state = SimpleNamespace()
+    await import_from_vllm("init_render_app_state")(arguments.config, state, arguments.vllm_args)
+    online_renderer = state.online_renderer
+    try:
+        if messages := example_input(online_renderer).get("messages"):
+            client: Any = SimpleNamespace(errored=False)
+            with convert_first_request_refusals(), translate_errors(client):
+                request = import_from_vllm("ChatCompletionRequest")(
+                    messages=add_system_prompt(messages, system_prompt), max_tokens=1
+                )
+                _, prompts = raise_for_error_response(await online_renderer.render_chat(request))
+                for prompt in prompts:
+                    check_token_ids(prompt["prompt_token_ids"], arguments.config.model_config)
+        # vLLM does the same in the background while a core starts, and only logs that it failed.
+        renderer = online_renderer.renderer
+        if (processor := renderer.mm_processor) and hasattr(renderer, "_warmup_mm_processor"):
+            renderer._warmup_mm_processor(processor, None, log_prefix="")
+    finally:
+        online_renderer.renderer.shutdown()
+
+
+def _check_lora_support(arguments: EngineArguments) -> None:
+    """Check that vLLM has adapters for the model's architecture, if they are enabled."""
+    config = arguments.config
+    if config.lora_config is not None:
+        model_class = import_from_vllm("get_model_cls")(config.model_config)
+        if not import_from_vllm("supports_lora")(model_class):
+            raise StartFailed(f"{model_class.__name__} does not support LoRA yet")
+
+
+def _check_loading(arguments: EngineArguments) -> None:
+    """Let vLLM load a model's weights and adapters on the disk into layers without data.
+
+    This finds weights that are missing, or that have other shapes than the configuration says, and
+    adapters of other models.
+    """
+    config, directory = arguments.config, Path(arguments.vllm_args.model)
+    load_format = str(arguments.vllm_args.load_format)
+    artifact = Artifact(str(directory), load_format=load_format)
+    is_readable = load_format in _HEADER_FORMATS and directory.is_dir()
+    paths = disk.weight_paths(directory, artifact) if is_readable else []
+    modules = arguments.vllm_args.lora_modules or ()
+    adapters = [module for module in modules if Path(module.path).is_dir()]
+    # Kernels of quantized layers may be missing here.
+    is_quantized = config.model_config.quantization is not None and not configures_for_cpu()
+    if is_quantized or not (paths or adapters):
+        return
+    step = "initialize_model"
+    try:
+        with build_undivided_model(arguments) as layers:
+            if configures_for_cpu():
+                _check_cpu_attention(layers, config)
+            for module in adapters:
+                _load_adapter(module, layers)
+            step = "load_weights"
+            if paths and not hasattr(layers, "secondary_weights"):
+                loader = import_from_vllm("DefaultModelLoader")(config.load_config)
+                loader.get_all_weights = lambda *_: _read_headers(paths)
+                loader.load_weights(layers, config.model_config)
+    except BrokenAdapter:
+        raise
+    # The code of each model builds its layers and loads its weights in its own way.
+    except Exception as error:
+        # The core builds the same layers, but with data and, on a GPU, with further kernels.
+        is_known = step != "initialize_model" or configures_for_cpu()
+        if is_known and not lacks_data(error):
+            raise CoreFailed(f"{type(error).__name__}: {error}", step) from error
+
+
+def _check_cpu_attention(layers: Any, config: Any) -> None:
+    """Let vLLM's kernel plan the attention of a token in each layer: it has not all head sizes."""
+    block_size, dtype = config.cache_config.block_size, config.model_config.dtype
+    sizes = {
+        (layer.num_heads, layer.num_kv_heads, layer.head_size)
+        for layer in layers.modules()
+        if isinstance(layer, import_from_vllm("Attention"))
+    }
+    for num_heads, num_kv_heads, head_size in sizes:
+        import_from_vllm("cpu_attn_get_scheduler_metadata")(
+            num_reqs=1,
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=head_size,
+            seq_lens=torch.ones(1, dtype=torch.int32),
+            dtype=dtype,
+            query_start_loc=torch.tensor([0, 1], dtype=torch.int32),
+            causal=True,
+            sliding_window_size=-1,
+            isa=import_from_vllm("_get_attn_isa")(dtype, block_size, head_size),
+            enable_kv_split=False,
+        )
+
+
+def _load_adapter(module: Any, layers: Any) -> None:
+    """Let vLLM load an adapter of LORA_MODULES, with the modules that it accepts for the layers."""
+    packed = import_from_vllm("process_packed_modules_mapping")(layers)
+    names = {*import_from_vllm("get_supported_lora_modules")(layers)}
+    expected = (names & {"experts"}).union(*(packed.get(name, [name]) for name in names))
+    mapper = getattr(layers, "hf_to_vllm_mapper", None)
+    try:
+        import_from_vllm("LoRAModel").from_local_checkpoint(
+            module.path,
+            expected,
+            PEFTHelper.from_local_dir(module.path, None),
+            device="cpu",
+            weights_mapper=mapper and mapper.get_rename_mapper(),
+            skip_prefixes=getattr(layers, "lora_skip_prefixes", None),
+        )
+    except ValueError as error:
+        raise BrokenAdapter(f"LORA_MODULES: {module.name}: {error}") from error
+
+
+def _read_headers(paths: Sequence[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the names of weights, with tensors that have their shapes and no data."""
+    for path in paths:
+        if path.suffix == ".safetensors":
+            for name, _, shape in disk.read_tensor_headers(path):
+                yield name, torch.empty(tuple(shape), device="meta")
+        else:
+            yield from torch.load(path, map_location="meta", weights_only=True).items()
