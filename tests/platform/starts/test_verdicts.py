@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.effort import run_concurrently
 from support.processes.commands import HANDLER, HOME, CompletedCommand, run_command
-from support.tables.starts import START_CASES, StartCase, environ, make_models
+from support.tables.starts import REFUSED_WITH_CORE, START_CASES, StartCase, environ, make_models
 
 pytestmark = pytest.mark.slow
 
@@ -43,3 +43,5 @@ def test_the_startup_agrees_with_the_doctor(
     if not pair.starts:
         assert "Traceback" not in ran.stderr.splitlines()[-1]
         assert "See root cause above" not in ran.stderr
+        # Callers would wait longer for the reason if a core had to find it.
+        assert ("(EngineCore pid=" in ran.stderr) is (pair.name in REFUSED_WITH_CORE)

@@ -55,6 +55,9 @@ REFUSED_ON_ALL_DEVICES = [
     case for case in START_CASES if case.name in _DATA["refused on every device"]
 ]
 REFUSED_ON_CPUS = [case for case in START_CASES if case.name in _DATA["refused only on CPUs"]]
+# Names of the cases that a start refuses only with a core: for its memory, its layers, its weights
+# or the first request.
+REFUSED_WITH_CORE = set(_DATA["refused with a core"])
 
 
 def environ(case: StartCase, directory: Path) -> dict[str, str]:
