@@ -64,10 +64,10 @@ class Renderer(Protocol):
     """Converts prompts to inputs of the engine."""
 
     tokenizer: Tokenizer | None
+    # None if the model takes only texts, or LIMIT_MM_PER_PROMPT disables all media.
+    mm_processor: Any
 
     async def render_cmpl_async(self, prompts: Any) -> Sequence[EngineInput]: ...
-
-    def get_mm_processor(self) -> Any: ...
 
 
 class Models(Protocol):

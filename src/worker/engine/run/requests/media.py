@@ -36,8 +36,8 @@ def create_media_loader(client: Client, settings: Settings) -> MediaLoader:
         pixels=max(0, vllm.envs.VLLM_MAX_IMAGE_PIXELS),
     )
     kinds: list[MediaKind] = []
-    if client.model_config.is_multimodal_model:
-        allowed = client.renderer.get_mm_processor().info.allowed_mm_limits
+    if processor := client.renderer.mm_processor:
+        allowed = processor.info.allowed_mm_limits
         vision_kinds = ("image", "video") if allowed.get(VISION_CHUNK) else ()
         kinds = [kind for kind in get_args(MediaKind) if allowed.get(kind) or kind in vision_kinds]
     return MediaLoader(limits, WebFetcher(allowed_hosts(client.model_config)), kinds)

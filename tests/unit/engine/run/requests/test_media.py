@@ -17,8 +17,8 @@ from worker.errors import MAX_MESSAGE_LENGTH
 def client(limits: dict[str, int] | None, domains: list[str] | None = None) -> Any:
     """Return a client of a model with these limits for each kind of media; None for text only."""
     processor = SimpleNamespace(info=SimpleNamespace(allowed_mm_limits=limits))
-    config = SimpleNamespace(is_multimodal_model=limits is not None, allowed_media_domains=domains)
-    renderer = SimpleNamespace(get_mm_processor=lambda: processor)
+    config = SimpleNamespace(allowed_media_domains=domains)
+    renderer = SimpleNamespace(mm_processor=processor if limits else None)
     return SimpleNamespace(model_config=config, renderer=renderer)
 
 
