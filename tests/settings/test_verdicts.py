@@ -13,6 +13,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
+import torch
 from huggingface_hub import constants
 from support.processes.commands import HOME
 from support.releases import needs_vllm
@@ -60,7 +61,9 @@ Examine = Callable[..., tuple[bool, str]]
 @pytest.fixture(scope="module")
 def examine(directory: Path) -> Iterator[Examine]:
     """Fork a process for the doctor, because building models changes classes of transformers."""
-    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+    context = multiprocessing.get_context("fork")
+    # The threads of this process, with which torch would share its work, do not exist in the fork.
+    with ProcessPoolExecutor(1, context, torch.set_num_threads, (1,)) as pool:
 
         def examine(
             function: Callable[..., tuple[bool, str]], pair: StartCase, *arguments: Any

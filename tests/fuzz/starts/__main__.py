@@ -83,8 +83,12 @@ def import_like_first_trial(run: "Run") -> None:
 
 def prepare_process(parent: int) -> None:
     """Let this process exit with its parent, and inherit the children of its descendants."""
+    import torch  # noqa: PLC0415 - it reads environment variables
+
     from fuzz.starts import trials  # noqa: PLC0415 - it imports vLLM
 
+    # Forks of this process would wait for its other threads, which they lack.
+    torch.set_num_threads(1)
     exit_with_parent(parent)
     trials.become_subreaper()
 

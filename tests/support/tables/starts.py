@@ -16,6 +16,8 @@ from support.models.configs import WHISPER, copy_model
 from support.models.damaged import LFS_POINTER
 from support.models.lora import REFUSED_BY_VLLM, make_adapter, set_config
 from support.models.minilm import MODEL as MINILM
+from support.models.quantized import quantize_weights
+from support.models.tiny import MAKERS
 from worker.volume.adapters import CONFIG
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -79,6 +81,9 @@ def make_models(demo: Path, directory: Path) -> None:
     copy_model(demo, directory / "foreign", model_type="own", auto_map={"AutoConfig": "own.Own"})
     gptq = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
     copy_model(demo, directory / "gptq", quantization_config=gptq)
+    MAKERS["qwen3_moe"](directory / "experts", demo)
+    for form in ("fp8", "int8"):
+        quantize_weights(copy_model(demo, directory / form), form)
     copy_model(demo, directory / "odd heads", num_attention_heads=3)
     copy_model(demo, directory / "speech", **WHISPER)
     cut = copy_model(demo, directory / "cut") / "model.safetensors"

@@ -83,6 +83,7 @@ def check_config_on_cpu(arguments: EngineArguments) -> None:
         raise StartFailed("this build of vLLM for CPUs can't run state-space models")
     if getattr(config.cache_config, "kv_offloading_size", None):
         raise StartFailed("KV_OFFLOADING_SIZE is for a GPU's cache, and there is none")
+    _check_experts(config)
     _check_block_size(config)
 
 
@@ -165,6 +166,13 @@ def check_sampling_defaults(arguments: EngineArguments) -> None:
 def _quantizes_during_load(config: Any) -> bool:
     serialized = getattr(config, "is_checkpoint_fp8_serialized", True)
     return serialized is False or isinstance(config, import_from_vllm("OnlineQuantizationConfig"))
+
+
+def _check_experts(config: Any) -> None:
+    """Check that vLLM can gather the tokens for experts that several engines share."""
+    are_shared = config.model_config.is_moe and config.parallel_config.data_parallel_size > 1
+    if are_shared and "all_gatherv" not in vars(import_from_vllm("CpuCommunicator")):
+        raise StartFailed("vLLM can't divide a model with experts among engines on CPUs")
 
 
 def _check_block_size(config: Any) -> None:

@@ -104,6 +104,7 @@ OPTION_REMEDIES: tuple[tuple[str, str, Advice], ...] = (
         " to adapters of this model",
     ),
     (r"equal to max_num_seqs \((\d+)\)", "MAX_NUM_BATCHED_TOKENS", "={} or more"),
+    ("Tokenizer not available", "SKIP_TOKENIZER_INIT", "=0"),
 )
 # Advice by vLLM's message, whatever the settings are.
 REMEDIES: tuple[tuple[str, Advice], ...] = (
@@ -121,6 +122,10 @@ REMEDIES: tuple[tuple[str, Advice], ...] = (
     (
         r"Unsupported CPU attention configuration: head_dim=(\d+)",
         "vLLM has no attention with heads of {} numbers on CPUs: use a GPU, or another model",
+    ),
+    (
+        r"'_C' object has no attribute|_C::\w+\(\) expected at most 0 argument",
+        "this build of vLLM for CPUs lacks the kernel: use a GPU, or a model that is not quantized",
     ),
     ("first request is empty", "set CUSTOM_CHAT_TEMPLATE to a template that renders messages"),
     ("Not enough allowed NUMA nodes", "this machine has no GPUs to divide a model among"),

@@ -6,7 +6,7 @@ have no memory for their data (PyTorch's *meta* device).
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -50,21 +50,26 @@ def rehearse_core(arguments: EngineArguments, start: Start) -> None:
 
 def _check_first_request(arguments: EngineArguments, system_prompt: str | None) -> None:
     """Render the warm-up's message, if any, with the part of vLLM's server that needs no core."""
-    if _gets_first_request(arguments):
-        asyncio.run(_render_first_message(arguments, system_prompt))
+    model, tasks = arguments.config.model_config, _find_tasks(arguments)
+    if not model.skip_tokenizer_init:
+        if tasks & {"generate", "embed"}:
+            asyncio.run(_render_first_message(arguments, system_prompt))
+    elif model.runner_type == "pooling" and import_from_vllm("enable_scoring_api")(tasks, model):
+        # As vLLM's server says it when it creates its routes.
+        raise StartFailed("Tokenizer not available when SKIP_TOKENIZER_INIT=True")
 
 
-def _gets_first_request(arguments: EngineArguments) -> bool:
-    """Return whether the warm-up sends a message to a model: whether it generates or embeds."""
+def _find_tasks(arguments: EngineArguments) -> Set[str]:
+    """Return the tasks of a model, or as many as are enough for its first request."""
     model = arguments.config.model_config
-    if model.skip_tokenizer_init:
-        return False
-    if model.runner_type == "generate" or model.convert_type == "embed":
-        return True
+    if model.runner_type == "generate":
+        return {"generate"}
+    if model.convert_type == "embed" and not model.skip_tokenizer_init:
+        return {"embed"}
     # Only the layers of other models have the tasks.
     with contextlib.suppress(*CONFIG_ERRORS), build_undivided_model(arguments) as layers:
-        return "embed" in layers.pooler.get_supported_tasks()
-    return False
+        return set(layers.pooler.get_supported_tasks())
+    return set()
 
 
 async def _render_first_message(arguments: EngineArguments, system_prompt: str | None) -> None:
@@ -104,22 +109,17 @@ def _check_loading(arguments: EngineArguments) -> None:
     This finds weights that are missing, or that have other shapes than the configuration says, and
     adapters of other models.
     """
-    config, directory = arguments.config, Path(arguments.vllm_args.model)
-    load_format = str(arguments.vllm_args.load_format)
-    artifact = Artifact(str(directory), load_format=load_format)
-    is_readable = load_format in _HEADER_FORMATS and directory.is_dir()
-    paths = disk.weight_paths(directory, artifact) if is_readable else []
+    config, paths = arguments.config, _weight_paths(arguments)
     modules = arguments.vllm_args.lora_modules or ()
     adapters = [module for module in modules if Path(module.path).is_dir()]
-    # Kernels of quantized layers may be missing here.
-    is_quantized = config.model_config.quantization is not None and not configures_for_cpu()
-    if is_quantized or not (paths or adapters):
+    is_quantized = config.model_config.quantization is not None
+    # The kernels of a GPU's quantized layers may be missing here.
+    if (is_quantized and not configures_for_cpu()) or not (paths or adapters):
         return
     step = "initialize_model"
     try:
         with build_undivided_model(arguments) as layers:
-            if configures_for_cpu():
-                _check_cpu_attention(layers, config)
+            _check_cpu_attention(layers, config)
             for module in adapters:
                 _load_adapter(module, layers)
             step = "load_weights"
@@ -127,6 +127,9 @@ def _check_loading(arguments: EngineArguments) -> None:
                 loader = import_from_vllm("DefaultModelLoader")(config.load_config)
                 loader.get_all_weights = lambda *_: _read_headers(paths)
                 loader.load_weights(layers, config.model_config)
+            if is_quantized:
+                step = ""
+                _multiply_with_quantized_layers(layers)
     except BrokenAdapter:
         raise
     # The code of each model builds its layers and loads its weights in its own way.
@@ -137,8 +140,18 @@ def _check_loading(arguments: EngineArguments) -> None:
             raise CoreFailed(f"{type(error).__name__}: {error}", step) from error
 
 
+def _weight_paths(arguments: EngineArguments) -> list[Path]:
+    """Return the files of weights on the disk that vLLM's default loader would load."""
+    directory, load_format = Path(arguments.vllm_args.model), str(arguments.vllm_args.load_format)
+    if load_format not in _HEADER_FORMATS or not directory.is_dir():
+        return []
+    return disk.weight_paths(directory, Artifact(str(directory), load_format=load_format))
+
+
 def _check_cpu_attention(layers: Any, config: Any) -> None:
     """Let vLLM's kernel plan the attention of a token in each layer: it has not all head sizes."""
+    if not configures_for_cpu():
+        return
     block_size, dtype = config.cache_config.block_size, config.model_config.dtype
     sizes = {
         (layer.num_heads, layer.num_kv_heads, layer.head_size)
@@ -159,6 +172,34 @@ def _check_cpu_attention(layers: Any, config: Any) -> None:
             isa=import_from_vllm("_get_attn_isa")(dtype, block_size, head_size),
             enable_kv_split=False,
         )
+
+
+def _multiply_with_quantized_layers(layers: Any) -> None:
+    """Let vLLM's kernels multiply with a small layer of each kind: some builds lack some kernels.
+
+    The layers of ``layers`` have no data, so others are created, with zeros.
+    """
+    linear_layers = [
+        layer for layer in layers.modules() if isinstance(layer, import_from_vllm("LinearBase"))
+    ]
+    linear_layers.sort(key=lambda layer: -layer.input_size * layer.output_size)
+    smallest = {
+        (type(layer.quant_method), type(getattr(layer, "scheme", None))): layer
+        for layer in linear_layers
+    }
+    for layer in smallest.values():
+        copy = import_from_vllm("ReplicatedLinear")(
+            layer.input_size,
+            layer.output_size,
+            bias=False,
+            params_dtype=layer.params_dtype,
+            quant_config=layer.quant_config,
+            prefix=layer.prefix,
+        )
+        for parameter in copy.parameters():
+            parameter.data.zero_()
+        copy.quant_method.process_weights_after_loading(copy)
+        copy(torch.zeros(1, layer.input_size, dtype=layer.params_dtype))
 
 
 def _load_adapter(module: Any, layers: Any) -> None:
