@@ -208,12 +208,12 @@ mutants: $(INSTALLED) demo $(MUTANTS) ## Plant defects in the critical modules, 
 chaos: $(INSTALLED) demo ## Run jobs with faults, an outage, SIGTERM, cancels, freezes and dying engines, and batches and fine-tunes with kills (an hour)
 	@PYTHONPATH=src:tests:builder $(BIN)/python -m chaos $(OPTIONS)
 
-check: $(INSTALLED) $(ACTIONLINT) ## Check format, lint, types, architecture, words and workflows
+check: $(INSTALLED) $(ACTIONLINT) ## Check format, lint, types, architecture and workflows
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@PYTHONPATH=src $(BIN)/lint-imports --no-cache --no-logo
-	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/contract/test_budgets.py
+	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/contract/test_rules.py
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml

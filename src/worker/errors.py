@@ -323,6 +323,7 @@ def hide_defects(request_id: str) -> Iterator[None]:
         yield
     except WorkerError:
         raise
+    # A bug, whose traceback no caller may see.
     except Exception as error:
         log.exception("request %s failed because of a defect in the worker", request_id)
         raise InternalError from error

@@ -134,7 +134,7 @@ class ReadinessCheck:
     _last_line: str = field(default="", init=False)
     _unhealthy_polls: int = field(default=0, init=False)
 
-    def wait_for_answer(self, env: Mapping[str, str]) -> None:  # noqa: C901 - all checks share a loop
+    def wait_for_answer(self, env: Mapping[str, str]) -> None:
         """Send test jobs until a worker of the endpoint's newest version has answered one.
 
         Args:

@@ -86,7 +86,7 @@ class ShardRun:
     _slots_changed: asyncio.Event = field(default_factory=asyncio.Event)
     _failure: BaseException | None = None
 
-    async def run(self, attempt: Attempt, is_lost: Callable[[], bool]) -> StopReason:  # noqa: C901, PLR0915 - its steps share variables
+    async def run(self, attempt: Attempt, is_lost: Callable[[], bool]) -> StopReason:
         """Answer the lines that have no response in any part; return why the attempt stopped.
 
         Args:

@@ -192,6 +192,7 @@ def translate_errors(client: Client, *, has_media: bool = False) -> Iterator[Non
     """
     try:
         yield
+    # A dead engine fails its callers with any exception.
     except Exception as error:
         if client.errored:
             raise EngineDead from error

@@ -161,7 +161,7 @@ class Start:
             self.locations = artifacts.locate_and_log(needs)
             self.read_ahead = read_ahead.pop_all()
 
-    def read_options(self, machine: Machine | None = None) -> None:  # noqa: PLR0915 - one sequence of steps
+    def read_options(self, machine: Machine | None = None) -> None:
         """Import vLLM, create its arguments for a machine, by default this one; check all settings.
 
         Raises:

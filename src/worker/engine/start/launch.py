@@ -56,7 +56,7 @@ def launch_engines(start: Start, modules_to_import: Sequence[str] = ()) -> Itera
         yield _start_engines(start, modules_to_import, stack)
 
 
-def _start_engines(  # noqa: PLR0915 - one sequence of steps
+def _start_engines(
     start: Start, modules_to_import: Sequence[str], stack: contextlib.ExitStack
 ) -> Engines:
     settings, cache = start.settings, start.compile_cache
