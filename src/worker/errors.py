@@ -104,6 +104,15 @@ class InvalidInput(RequestError):
     status = 400
 
 
+def field_error(field: str, message: str, container: str = "") -> InvalidInput:
+    """Return the error for a field of the input, whose path begins the message.
+
+    ``container`` is the object with the field: the message has its name, and ``param`` does not.
+    """
+    path = f"{container}.{field}" if container else field
+    return InvalidInput(f"{path}: {message}", param=field)
+
+
 class Unauthorized(RequestError):
     """The server has a key, and the request lacks it."""
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from worker.errors import InvalidInput
+from worker.errors import field_error
 
 T = TypeVar("T", dict[str, Any], list[Any], str)
 
@@ -75,7 +75,7 @@ def media_url(part: Mapping[str, Any], place: str) -> str:
         url = data if isinstance(source.get("data"), str) else source.get("url")
     if not isinstance(url, str):
         form = {"type": f"{kind}_url", f"{kind}_url": {"url": "data:..."}}
-        raise InvalidInput(f"{place}: Input should be {json.dumps(form)}", param=place)
+        raise field_error(place, f"Input should be {json.dumps(form)}")
     return url
 
 
@@ -106,8 +106,7 @@ def require(kind: type[T], field: str, value: Any) -> T:
         InvalidInput: It is something else.
     """
     if not isinstance(value, kind):
-        message = f"Input should be a valid {_TYPE_NAMES[kind]}"
-        raise InvalidInput(f"{field}: {message}", param=field)
+        raise field_error(field, f"Input should be a valid {_TYPE_NAMES[kind]}")
     return value
 
 
@@ -150,8 +149,7 @@ def _convert_tool_call(value: Any, place: str) -> dict[str, Any]:
     """
     call = require(dict, place, value)
     if call.get("type") not in (None, "function"):
-        message = "Input should be 'function'"
-        raise InvalidInput(f"{place}.type: {message}", param=f"{place}.type")
+        raise field_error(f"{place}.type", "Input should be 'function'")
     function = call if "function" not in call and "name" in call else call.get("function")
     function = require(dict, f"{place}.function", function)
     require(str, f"{place}.function.name", function.get("name"))
@@ -159,8 +157,8 @@ def _convert_tool_call(value: Any, place: str) -> dict[str, Any]:
     if arguments is None or isinstance(arguments, dict):
         arguments = json.dumps(arguments or {}, ensure_ascii=False)
     if not isinstance(arguments, str):
-        field = f"{place}.function.arguments"
-        raise InvalidInput(f"{field}: Input should be JSON text or an object", param=field)
+        message = "Input should be JSON text or an object"
+        raise field_error(f"{place}.function.arguments", message)
     id_ = "" if call.get("id") is None else require(str, f"{place}.id", call["id"])
     named = {"name": function["name"], "arguments": arguments}
     return {"id": id_, "type": "function", "function": named}
@@ -181,8 +179,7 @@ def _convert_part(value: Any, place: str) -> dict[str, Any]:
     if isinstance(type_, str) and type_ in OPERATOR_TYPES:
         return dict(part)
     if not isinstance(type_, str) or type_ not in TEXT_KEYS.keys() | MEDIA_KEYS.keys():
-        field = f"{place}.type"
-        raise InvalidInput(f"{field}: Input should be one of {_PART_TYPES}", param=field)
+        raise field_error(f"{place}.type", f"Input should be one of {_PART_TYPES}")
     part = {**part, "type": OTHER_NAMES.get(type_, type_)}
     if type_ in TEXT_KEYS:
         require(str, f"{place}.{TEXT_KEYS[type_]}", part.get(TEXT_KEYS[type_]))
