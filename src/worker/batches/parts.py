@@ -15,7 +15,8 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
-from worker.volume import sync_directory, translate_os_errors, write_durably
+from worker.volume import translate_os_errors
+from worker.volume.durable import sync_directory, write_durably
 
 # A group is committed when it has this many lines, or after this many seconds.
 GROUP_LINES = 64

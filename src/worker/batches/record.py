@@ -15,7 +15,8 @@ from worker.batches.parts import FinishedLine, read_finished_lines, records_file
 from worker.errors import Conflict
 from worker.job.batch import BatchRequest
 from worker.long_work.record import DECISION, REQUEST, RESULT, Record, StoredRequest, TimedModel
-from worker.volume import ids, translate_os_errors, write_once
+from worker.volume import ids, translate_os_errors
+from worker.volume.durable import write_once
 
 # Files and directories in the directory of a batch, in addition to those of every ``Record``.
 PLAN, CANCEL = "plan.json", "cancel.json"

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from worker.errors import VolumeError
 from worker.validation import StrictModel
 from worker.volume import Volume, ids, translate_os_errors
-from worker.volume.directories import atomic_directory, remove_directory
+from worker.volume.durable import atomic_directory, remove_directory
 from worker.volume.pages import IndexEntry, Page, TimeIndex, read_page
 
 log = logging.getLogger(__name__)

@@ -17,9 +17,9 @@ from worker.fine_tunes.request import (
     StoredFineTune,
 )
 from worker.fine_tunes.training_setup import TrainingSetup
-from worker.volume import adapters, ids, translate_os_errors, write_once
+from worker.volume import adapters, ids, translate_os_errors
 from worker.volume.adapters import ORIGIN_FILE, AdapterOrigin, origin_fine_tune_id
-from worker.volume.directories import atomic_directory
+from worker.volume.durable import atomic_directory, write_once
 
 # Maximum length of a name, so that it is also valid with the suffixes of numbers and checkpoints.
 MAX_NAME_LENGTH = 108

@@ -21,7 +21,8 @@ from worker.fine_tunes.training_setup import TrainingSetup
 from worker.long_work.attempt import Attempt
 from worker.long_work.runner import RunOutcome, WorkLine, run_steps
 from worker.progress import Progress
-from worker.volume import translate_os_errors, write_file
+from worker.volume import translate_os_errors
+from worker.volume.durable import write_file
 from worker.volume.lease import Lease
 
 log = logging.getLogger(__name__)

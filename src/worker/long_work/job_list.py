@@ -14,7 +14,8 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from uuid import uuid4
 
-from worker.volume import Volume, make_directory
+from worker.volume import Volume
+from worker.volume.durable import make_directory
 from worker.volume.lease import SILENT_S, heartbeats
 
 # Seconds after which the list of a dead worker is removed.

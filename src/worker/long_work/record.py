@@ -11,7 +11,8 @@ from pydantic import BaseModel, Field, ValidationError
 
 from worker.errors import NoSuchObject, VolumeError
 from worker.long_work.kinds import WorkReference
-from worker.volume import translate_os_errors, write_once
+from worker.volume import translate_os_errors
+from worker.volume.durable import write_once
 from worker.volume.lease import SILENT_S, newest_lease_number
 from worker.volume.pages import IndexEntry
 

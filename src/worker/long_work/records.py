@@ -23,7 +23,7 @@ from worker.long_work.record import PAUSED, REQUEST, STALE_S, Record, StoredRequ
 from worker.settings import Settings
 from worker.validation import name_field_in_errors
 from worker.volume import ids, translate_os_errors
-from worker.volume.directories import remove_directory
+from worker.volume.durable import remove_directory
 from worker.volume.lease import SILENT_S, LeaseDirectory
 from worker.volume.pages import IndexEntry, Page, TimeIndex, read_page, unknown_position_error
 

@@ -16,14 +16,8 @@ from worker.errors import VolumeError
 from worker.json_lines import encode_line
 from worker.process.exits import call_at_exit
 from worker.settings import Settings
-from worker.volume import (
-    Volume,
-    check_space,
-    make_directory,
-    sync_directory,
-    translate_os_errors,
-    write_durably,
-)
+from worker.volume import Volume, check_space, translate_os_errors
+from worker.volume.durable import make_directory, sync_directory, write_durably
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from worker import volume
 from worker.store.places import STATE_FOLDER
+from worker.volume import durable
 
 _SIZES = TypeAdapter(dict[str, int])
 
@@ -29,7 +29,7 @@ def read_sizes(folder: Path, commit: str) -> dict[str, int] | None:
 
 def write(folder: Path, commit: str, sizes: Mapping[str, int]) -> None:
     """Write the manifest of a commit, which marks its download as complete."""
-    volume.write_file(_path(folder, commit), json.dumps(sizes, indent=1).encode())
+    durable.write_file(_path(folder, commit), json.dumps(sizes, indent=1).encode())
 
 
 def mark_download_started(folder: Path, commit: str) -> None:

@@ -8,12 +8,10 @@ import contextlib
 import errno
 import os
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from io import FileIO
 from pathlib import Path
 from typing import TYPE_CHECKING
-from uuid import uuid4
 
 from worker.errors import InvalidInput, VolumeError
 from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
@@ -204,92 +202,3 @@ def translate_os_errors() -> Iterator[None]:
     except OSError as error:
         text = os.strerror(error.errno) if error.errno else type(error).__name__
         raise VolumeError(_REASONS.get(error.errno or 0, f"the volume fails: {text}")) from error
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Write or replace a small file atomically: readers see either the old or the new content.
-
-    Raises:
-        OSError: The file can't be written; no temporary file is left.
-    """
-    write_chunks(path, (content,))
-
-
-def write_chunks(path: Path, parts: Iterable[bytes]) -> None:
-    """Write or replace a file of any size from chunks, atomically like ``write_file``.
-
-    Raises:
-        OSError: The file can't be written; no temporary file is left.
-    """
-    with _temporary_file(path, parts) as temporary:
-        temporary.replace(path)
-    sync_directory(path.parent)
-
-
-def write_once(path: Path, content: bytes) -> bool:
-    """Write a small file unless it exists; return whether it was written.
-
-    Raises:
-        OSError: The file can't be written; no temporary file is left.
-    """
-    if path.exists():
-        return False
-    with _temporary_file(path, (content,)) as temporary:
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        except OSError as error:
-            # Some network disks have no hard links. There, two workers may both write the file, and
-            # the later content stays.
-            if error.errno not in {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}:
-                raise
-            temporary.replace(path)
-    sync_directory(path.parent)
-    return True
-
-
-def make_directory(directory: Path) -> None:
-    """Create a directory and its parents; only this user may access ``WORKER_DIRECTORY``."""
-    for parent in (directory, *directory.parents):
-        if parent.name == WORKER_DIRECTORY and not parent.exists():
-            parent.parent.mkdir(parents=True, exist_ok=True)
-            parent.mkdir(mode=0o700, exist_ok=True)
-    directory.mkdir(parents=True, exist_ok=True)
-
-
-def write_durably(file: FileIO, content: bytes | bytearray) -> None:
-    """Write the whole content and make it durable.
-
-    Raises:
-        OSError: The content can't be written; a part of it may have been.
-    """
-    remaining = memoryview(content)
-    while remaining:
-        # If the disk gets full, a call may write only a part; then the next call raises the error.
-        remaining = remaining[file.write(remaining) or 0 :]
-    os.fsync(file.fileno())
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the entries of a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-@contextlib.contextmanager
-def _temporary_file(path: Path, parts: Iterable[bytes]) -> Iterator[Path]:
-    """Write a durable file next to ``path`` and yield its path; remove it unless it was renamed."""
-    make_directory(path.parent)
-    temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-    try:
-        with temporary.open("xb") as opened:
-            opened.writelines(parts)
-            opened.flush()
-            os.fsync(opened.fileno())
-        yield temporary
-    finally:
-        temporary.unlink(missing_ok=True)

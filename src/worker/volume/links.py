@@ -10,7 +10,8 @@ from hashlib import sha256
 from urllib.parse import quote, urlencode
 
 from worker.errors import VolumeError
-from worker.volume import Volume, translate_os_errors, write_once
+from worker.volume import Volume, translate_os_errors
+from worker.volume.durable import write_once
 
 VALID_S = 3_600
 SECRET_BYTES = 32

@@ -23,7 +23,8 @@ from worker.batches.parts import (
     read_line_text,
 )
 from worker.errors import VolumeError
-from worker.volume import Volume, write_durably
+from worker.volume import Volume
+from worker.volume.durable import write_durably
 
 COUNT = 4
 

@@ -17,7 +17,8 @@ from worker.files import Files
 from worker.files.storage import equals_chunks
 from worker.json_lines import encode_line
 from worker.validation import name_field_in_errors
-from worker.volume import translate_os_errors, write_chunks, write_once
+from worker.volume import translate_os_errors
+from worker.volume.durable import write_chunks, write_once
 
 log = logging.getLogger(__name__)
 

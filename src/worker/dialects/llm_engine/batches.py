@@ -23,7 +23,8 @@ from worker.routes.long_work import cancel_batch, check_batch_route
 from worker.routes.models import adapters_location, list_usable_cards
 from worker.routes.route import RouteRequest
 from worker.validation import drop_nulls, unknown_model_advice
-from worker.volume import translate_os_errors, write_file
+from worker.volume import translate_os_errors
+from worker.volume.durable import write_file
 from worker.volume.pages import truncate_page
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,6 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported la
     validate_repo_id,
 )
 
-from worker import volume
 from worker.store import disk, files, hub, manifest
 from worker.store.download.meter import ProgressMeter, format_size
 from worker.store.download.transfer import CommitDownloader, DownloadStopped
@@ -34,6 +33,7 @@ from worker.store.places import (
 from worker.store.refusals import ModelUnavailable, Reason
 from worker.store.resolve import DEFAULT_REVISION, resolve_on_disk
 from worker.store.snapshot import Artifact, ArtifactLocation, File, Origin, UnlocatedArtifact
+from worker.volume import durable
 from worker.volume.lease import POLL_S, LeaseDirectory
 
 log = logging.getLogger(__name__)
@@ -236,7 +236,7 @@ class _Download:
         # Write the branch last: it must refer to a complete commit even if this process is killed.
         revision = self._artifact.revision or DEFAULT_REVISION
         if revision != listing.commit:
-            volume.write_file(self._folder / "refs" / revision, listing.commit.encode())
+            durable.write_file(self._folder / "refs" / revision, listing.commit.encode())
 
     def _wait_for_other_worker(self, leases: LeaseDirectory) -> None:
         """Read the other worker's lease, log its progress occasionally, and sleep briefly."""

@@ -1,4 +1,4 @@
-"""Small files: written completely or not at all, even if the disk fails."""
+"""Files and directories appear complete, the first one stays, even if the disk fails."""
 
 import errno
 import os
@@ -11,7 +11,14 @@ import pytest
 from support.volume.disks import fill, mount_disk, remount
 
 from worker.errors import VolumeError
-from worker.volume import translate_os_errors, write_chunks, write_file, write_once
+from worker.volume import translate_os_errors
+from worker.volume.durable import (
+    atomic_directory,
+    remove_directory,
+    write_chunks,
+    write_file,
+    write_once,
+)
 
 Write = Callable[[Path, bytes], object]
 WITH_BOTH_FUNCTIONS = pytest.mark.parametrize("write", [write_file, write_once])
@@ -133,4 +140,69 @@ def test_parts_that_fail_leave_no_file(tmp_path: Path) -> None:
 
     with pytest.raises(RuntimeError):
         write_chunks(tmp_path / "file", parts())
+    assert [*tmp_path.iterdir()] == []
+
+
+def make(directory: Path, content: str = "content") -> None:
+    with atomic_directory(directory) as hidden:
+        (hidden / "file").write_text(content)
+
+
+def test_a_directory_appears_with_its_files(tmp_path: Path) -> None:
+    directory = tmp_path / "new" / "one"
+    make(directory)
+    assert [*directory.parent.iterdir()] == [directory]
+    assert (directory / "file").read_text() == "content"
+
+
+def test_an_exception_leaves_no_directory(tmp_path: Path) -> None:
+    def fill_partially() -> None:
+        with atomic_directory(tmp_path / "one") as hidden:
+            (hidden / "file").write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fill_partially()
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_the_directory_of_a_faster_attempt_stays(tmp_path: Path) -> None:
+    directory = tmp_path / "one"
+    with atomic_directory(directory) as hidden:
+        (hidden / "file").write_text("late")
+        make(directory, "first")
+    assert [*tmp_path.iterdir()] == [directory]
+    assert (directory / "file").read_text() == "first"
+
+
+def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "one").write_text("of somebody else")
+    with pytest.raises(NotADirectoryError):
+        make(tmp_path / "one")
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+
+
+def test_files_are_durable_before_the_directory_appears(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[tuple[int, bool]] = []
+    directory = tmp_path / "one"
+    monkeypatch.setattr(
+        os, "fsync", lambda number: synced.append((os.fstat(number).st_ino, directory.exists()))
+    )
+    make(directory)
+    places = (directory / "file", directory, tmp_path, tmp_path.parent)
+    inodes = [path.stat().st_ino for path in places]
+    assert synced == [*zip(inodes, (False, False, True, True), strict=True)]
+
+
+def test_removing_a_link_leaves_its_target_and_a_directory_may_be_removed_twice(
+    tmp_path: Path,
+) -> None:
+    make(tmp_path / "one")
+    (tmp_path / "link").symlink_to("one")
+    remove_directory(tmp_path / "link")
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    for _ in range(2):
+        remove_directory(tmp_path / "one")
     assert [*tmp_path.iterdir()] == []
