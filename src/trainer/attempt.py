@@ -11,7 +11,6 @@ from trainer.checkpoints import (
     copy_directory_atomically,
     copy_newest_checkpoint,
     find_epoch_adapter,
-    write_file_atomically,
 )
 from trainer.events import EventLog
 from trainer.interruptions import (
@@ -36,6 +35,7 @@ from trainer.spec import (
     Outcome,
     Spec,
 )
+from worker.volume.durable import write_file
 
 
 def run_attempt(
@@ -89,7 +89,7 @@ def _check_and_train(
         for temporary in (attempt / TOKENS_DIR, attempt / SCRATCH_DIR):
             shutil.rmtree(temporary, ignore_errors=True)
     events.sync()
-    write_file_atomically(attempt / OUTCOME_FILE, outcome.model_dump_json())
+    write_file(attempt / OUTCOME_FILE, outcome.model_dump_json().encode())
 
 
 def _check_rows(spec: Spec, attempt: Path, events: EventLog, *, only_check: bool) -> CheckResult:
@@ -97,7 +97,7 @@ def _check_rows(spec: Spec, attempt: Path, events: EventLog, *, only_check: bool
         result = check_and_tokenize_in_process(spec, attempt / TOKENS_DIR)
     except OSError as error:
         raise VolumeFailure(f"the volume fails: {error}") from error
-    write_file_atomically(attempt / CHECK_FILE, result.model_dump_json())
+    write_file(attempt / CHECK_FILE, result.model_dump_json().encode())
     if result.mistakes:
         count = len(result.mistakes) + result.more_mistakes
         first = result.mistakes[0]

@@ -16,6 +16,7 @@ from trainer.events import EventLog
 from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
 from trainer.spec import CHECKPOINTS_DIR, EPOCHS_DIR, Hyperparameters, Spec
 from worker.masking import add_secrets, mask_secrets, remove_paths
+from worker.volume.durable import publish_directory
 
 # Seconds between two checkpoints within an epoch. A killed process loses about as much work.
 CHECKPOINT_INTERVAL_S = 60.0
@@ -107,7 +108,7 @@ class CheckpointCallback(TrainerCallback):
             checkpoints.copy_adapter(checkpoint, adapter, self.base_name)
             self.events.write(f"Epoch {epoch} saved", step)
         self.events.sync()
-        checkpoints.publish_directory(checkpoint, self.attempt / CHECKPOINTS_DIR / checkpoint.name)
+        publish_directory(checkpoint, self.attempt / CHECKPOINTS_DIR / checkpoint.name)
         checkpoints.prune_checkpoints(self.attempt)
         self._saved_at = time.monotonic()
         if self.watcher.is_stop_requested and step < state.max_steps:

@@ -1,18 +1,14 @@
-"""Writes an attempt's results, checkpoints and adapters atomically.
-
-Files and directories are written under a hidden name, made durable, and renamed.
-"""
+"""Copies, finds and removes an attempt's checkpoints and adapters."""
 
 import json
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from uuid import uuid4
 
 from trainer.spec import CHECKPOINTS_DIR, EPOCHS_DIR, parse_checkpoint_step
+from worker.volume.durable import atomic_directory, remove_directory
 
 # File names of an adapter, as PEFT writes them.
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -68,10 +64,9 @@ def find_newest_checkpoint(attempt: Path) -> Checkpoint | None:
 def prune_checkpoints(attempt: Path) -> None:
     """Remove all but the ``MAX_CHECKPOINTS`` newest checkpoints of an attempt."""
     for old in sorted(_list_checkpoints(attempt), key=lambda each: each.step)[:-MAX_CHECKPOINTS]:
-        # Renamed first, so that no attempt resumes from a partly removed checkpoint.
-        hidden_path = _make_hidden_path(old.path)
-        old.path.rename(hidden_path)
-        shutil.rmtree(hidden_path, ignore_errors=True)
+        # One that can't be removed does no harm: no attempt resumes from a part of it.
+        with suppress(OSError):
+            remove_directory(old.path)
 
 
 def find_epoch_adapter(attempts: Path, attempt: Path, step: int) -> Path:
@@ -93,7 +88,7 @@ def copy_directory_atomically(source: Path, destination: Path) -> None:
     Raises:
         OSError: The copy failed; no part of it is left.
     """
-    with _publish_on_exit(destination) as hidden_path:
+    with atomic_directory(destination) as hidden_path:
         # shutil.copytree is not used: its errors lose their errno.
         for file in source.iterdir():
             shutil.copyfile(file, hidden_path / file.name)
@@ -107,56 +102,11 @@ def copy_adapter(checkpoint: Path, destination: Path, base_name: str) -> None:
     Raises:
         OSError: The copy failed; no part of it is left.
     """
-    with _publish_on_exit(destination) as hidden_path:
+    with atomic_directory(destination) as hidden_path:
         shutil.copyfile(checkpoint / ADAPTER_WEIGHTS, hidden_path / ADAPTER_WEIGHTS)
         config = json.loads((checkpoint / ADAPTER_CONFIG).read_bytes())
         config["base_model_name_or_path"] = base_name
         (hidden_path / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
-
-
-def publish_directory(source: Path, destination: Path) -> None:
-    """Make a directory of files durable and rename it, or remove it if the destination exists.
-
-    Raises:
-        OSError: The files can't be made durable or renamed.
-    """
-    for path in (*source.iterdir(), source):
-        _fsync(path)
-    destination.parent.mkdir(parents=True, exist_ok=True)
-    if destination.is_dir():
-        shutil.rmtree(source)
-    else:
-        source.rename(destination)
-    _fsync(destination.parent)
-    _fsync(destination.parent.parent)
-
-
-def write_file_atomically(path: Path, content: str) -> None:
-    """Write a file atomically and durably.
-
-    Raises:
-        OSError: The file can't be written; no part of it is left.
-    """
-    hidden_path = _make_hidden_path(path)
-    try:
-        hidden_path.write_text(content)
-        _fsync(hidden_path)
-        hidden_path.rename(path)
-    finally:
-        hidden_path.unlink(missing_ok=True)
-    _fsync(path.parent)
-
-
-@contextmanager
-def _publish_on_exit(destination: Path) -> Iterator[Path]:
-    """Yield a hidden directory to write to, and publish it if the block raises no exception."""
-    hidden_path = _make_hidden_path(destination)
-    try:
-        hidden_path.mkdir(parents=True)
-        yield hidden_path
-        publish_directory(hidden_path, destination)
-    finally:
-        shutil.rmtree(hidden_path, ignore_errors=True)
 
 
 def _list_checkpoints(attempt: Path) -> Iterator[Checkpoint]:
@@ -164,15 +114,3 @@ def _list_checkpoints(attempt: Path) -> Iterator[Checkpoint]:
     for path in directory.iterdir() if directory.is_dir() else ():
         if (step := parse_checkpoint_step(path.name)) is not None:
             yield Checkpoint(path, step)
-
-
-def _make_hidden_path(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid4().hex}")
-
-
-def _fsync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

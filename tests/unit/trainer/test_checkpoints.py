@@ -93,10 +93,3 @@ def test_an_epochs_adapter_is_found_in_the_attempt_that_has_it(
     )
     with pytest.raises(FileNotFoundError):
         checkpoints.find_epoch_adapter(tmp_path, attempt_dir, 15)
-
-
-def test_an_existing_directory_is_not_overwritten(tmp_path: Path) -> None:
-    first, second = checkpoint(tmp_path / "a", 1, "first"), checkpoint(tmp_path / "b", 1, "second")
-    checkpoints.publish_directory(second, first)
-    assert (first / FILE).read_text() == "first"
-    assert not second.exists()
