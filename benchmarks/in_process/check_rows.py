@@ -17,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainer.prepare import check_and_tokenize_in_process
-from trainer.spec import RowsFile, Spec
+from worker.fine_tunes.spec import RowsFile, Spec
 
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / ".models" / "demo"

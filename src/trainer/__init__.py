@@ -1,4 +1,4 @@
 """Trains a LoRA adapter in its own process, which serves no requests: ``python -m trainer``.
 
-The serving process imports only ``spec``, which needs neither torch nor transformers.
+The worker starts it, and writes what it has to do: see ``worker.fine_tunes.spec``.
 """

@@ -1,4 +1,4 @@
-"""Trains, or only checks the rows (see ``spec``): ``python -m trainer DIR ATTEMPT [--check]``."""
+"""Trains, or only checks the rows: ``python -m trainer DIR ATTEMPT [--check]``."""
 
 import sys
 import traceback
@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 
 from trainer.interruptions import SigtermWatcher
-from trainer.spec import CHECK_OPTION
+from worker.fine_tunes.spec import CHECK_OPTION
 
 
 def main(directory: str, attempt: str, *options: str) -> int:

@@ -21,7 +21,7 @@ from trainer.interruptions import (
     describe_volume_failure,
 )
 from trainer.prepare import TRAINING, VALIDATION, check_and_tokenize_in_process
-from trainer.spec import (
+from worker.fine_tunes.spec import (
     ATTEMPTS_DIR,
     CHECK_FILE,
     EVENTS_FILE,

@@ -14,7 +14,7 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from trainer import checkpoints
 from trainer.events import EventLog
 from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
-from trainer.spec import CHECKPOINTS_DIR, EPOCHS_DIR, Hyperparameters, Spec
+from worker.fine_tunes.spec import CHECKPOINTS_DIR, EPOCHS_DIR, Hyperparameters, Spec
 from worker.masking import add_secrets, mask_secrets, remove_paths
 from worker.volume.durable import publish_directory
 

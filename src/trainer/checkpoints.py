@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.spec import CHECKPOINTS_DIR, EPOCHS_DIR, parse_checkpoint_step
+from worker.fine_tunes.spec import CHECKPOINTS_DIR, EPOCHS_DIR, parse_checkpoint_step
 from worker.volume.durable import atomic_directory, remove_directory
 
 # File names of an adapter, as PEFT writes them.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, Self
 
-from trainer.spec import Event, ResumeEvent
+from worker.fine_tunes.spec import Event, ResumeEvent
 
 
 class EventLog:

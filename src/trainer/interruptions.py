@@ -6,7 +6,7 @@ import re
 import signal
 import threading
 
-from trainer.spec import ExitStatus
+from worker.fine_tunes.spec import ExitStatus
 
 # Errors of the volume rather than the training: another attempt may succeed later.
 _VOLUME_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.ESTALE}

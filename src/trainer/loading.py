@@ -11,7 +11,7 @@ from transformers.utils import logging
 
 from trainer.batches import is_out_of_memory
 from trainer.interruptions import TrainingFailure
-from trainer.spec import Lora, Spec
+from worker.fine_tunes.spec import Lora, Spec
 from worker.masking import remove_paths
 
 # Names of the projections in attention and MLP in various architectures. Embeddings, heads and

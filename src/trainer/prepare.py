@@ -19,10 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trainer.rows import MAX_MISTAKES, Mistakes, ParsedRow, read_rows
-from trainer.spec import CheckResult, FileField, Mistake, RowsFile, Spec
 from trainer.texts import RenderedChat, RowEncoder, TokenRow
 from trainer.values import InvalidRowError, PromptRow
 from worker.children.with_parent import exit_with_parent
+from worker.fine_tunes.spec import CheckResult, FileField, RowMistake, RowsFile, Spec
 
 if TYPE_CHECKING:
     from transformers import TokenizersBackend
@@ -79,7 +79,7 @@ def _load_tokenizer_and_check_rows(spec: Spec, directory: Path) -> CheckResult:
         reason = f"{type(error).__name__}: {error}".splitlines()[-1]
         raise RuntimeError(f"the check of the rows has crashed: {reason}") from error
     if not isinstance(tokenizer, TokenizersBackend):
-        mistake = Mistake(file="training_file", line=None, message=NO_TOKENIZER)
+        mistake = RowMistake(file="training_file", line=None, message=NO_TOKENIZER)
         return CheckResult(mistakes=(mistake,))
     return check_and_tokenize(spec, tokenizer, directory)
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from trainer.spec import FileField, Mistake, RowsFile
 from trainer.values import (
     KEY_PAIRS_TEXT,
     InvalidRowError,
@@ -18,6 +17,7 @@ from trainer.values import (
     quote_key,
 )
 from worker.compression import find_compression
+from worker.fine_tunes.spec import FileField, RowMistake, RowsFile
 
 BOM = b"\xef\xbb\xbf"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
@@ -40,16 +40,16 @@ class Mistakes:
     def __init__(self, file: FileField) -> None:
         self.file = file
         self.count = 0
-        self._listed: list[Mistake] = []
+        self._listed: list[RowMistake] = []
 
     def add(self, line: int | None, message: str) -> None:
         """Add a mistake; without a line, it concerns the whole file."""
         self.count += 1
         if len(self._listed) < MAX_MISTAKES:
-            self._listed.append(Mistake(file=self.file, line=line, message=message))
+            self._listed.append(RowMistake(file=self.file, line=line, message=message))
 
     @property
-    def listed_mistakes(self) -> list[Mistake]:
+    def listed_mistakes(self) -> list[RowMistake]:
         """The first mistakes, up to ``MAX_MISTAKES``, sorted by line."""
         return sorted(self._listed, key=lambda mistake: mistake.line or 0)
 

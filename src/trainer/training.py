@@ -30,8 +30,8 @@ from trainer.checkpoints import find_newest_checkpoint
 from trainer.events import EventLog
 from trainer.interruptions import SigtermWatcher, TrainingFailure
 from trainer.loading import add_adapter, model_name, weights_dtype
-from trainer.spec import SCRATCH_DIR, Outcome, Spec
 from trainer.texts import TokenRow
+from worker.fine_tunes.spec import SCRATCH_DIR, Outcome, Spec
 from worker.process.estimates import ModelSizes
 
 # Approximate number of points in a curve of metrics.

@@ -11,7 +11,9 @@ from typing import Any
 import psutil
 
 from support.engine.scripted import settings
-from trainer.spec import (
+from worker.fine_tunes.record import FineTune, FineTunes
+from worker.fine_tunes.request import FineTuneResult, StoredFineTune
+from worker.fine_tunes.spec import (
     ATTEMPTS_DIR,
     EVENTS_FILE,
     Event,
@@ -20,8 +22,6 @@ from trainer.spec import (
     RowsFile,
     Spec,
 )
-from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import FineTuneResult, StoredFineTune
 from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
 from worker.fine_tunes.training_setup import TrainingSetup
 from worker.long_work.attempt import Attempt

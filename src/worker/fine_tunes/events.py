@@ -9,8 +9,8 @@ from typing import Literal
 
 import msgspec
 
-from trainer.spec import EVENTS_FILE
 from worker.fine_tunes.request import FineTuneResult
+from worker.fine_tunes.spec import EVENTS_FILE
 from worker.progress import Progress
 from worker.volume import ids, translate_os_errors
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from trainer.spec import Hyperparameters, Lora
 from worker.errors import InvalidInput
+from worker.fine_tunes.spec import Hyperparameters, Lora
 from worker.validation import drop_nulls, to_invalid_input, unknown_key_message
 
 AUTO = "auto"

@@ -10,8 +10,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import NamedTuple
 
-from trainer.spec import Spec
 from worker.errors import InvalidInput
+from worker.fine_tunes.spec import Spec
 from worker.process.estimates import (
     FLOAT32_BYTES,
     GIB,

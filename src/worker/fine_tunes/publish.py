@@ -6,7 +6,6 @@ import shutil
 import time
 from pathlib import Path
 
-from trainer.spec import ATTEMPTS_DIR, RESULT_DIR, Outcome
 from worker.errors import VolumeError, WorkerError
 from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.request import (
@@ -16,6 +15,7 @@ from worker.fine_tunes.request import (
     FineTuneResult,
     StoredFineTune,
 )
+from worker.fine_tunes.spec import ATTEMPTS_DIR, RESULT_DIR, Outcome
 from worker.fine_tunes.training_setup import TrainingSetup
 from worker.volume import adapters, ids, translate_os_errors
 from worker.volume.adapters import ORIGIN_FILE, AdapterOrigin, origin_fine_tune_id

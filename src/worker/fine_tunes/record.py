@@ -5,17 +5,6 @@ import shutil
 from pathlib import Path
 from typing import ClassVar, Literal
 
-from trainer.spec import (
-    ATTEMPTS_DIR,
-    CHECK_FILE,
-    CHECKPOINTS_DIR,
-    EPOCHS_DIR,
-    OUTCOME_FILE,
-    CheckResult,
-    Outcome,
-    RowsFile,
-    parse_checkpoint_step,
-)
 from worker.errors import Conflict, VolumeError
 from worker.fine_tunes.events import FineTuneEvent, metrics_by_step, read_events
 from worker.fine_tunes.request import (
@@ -25,6 +14,17 @@ from worker.fine_tunes.request import (
     FineTuneResult,
     FineTuneStatus,
     StoredFineTune,
+)
+from worker.fine_tunes.spec import (
+    ATTEMPTS_DIR,
+    CHECK_FILE,
+    CHECKPOINTS_DIR,
+    EPOCHS_DIR,
+    OUTCOME_FILE,
+    CheckResult,
+    Outcome,
+    RowsFile,
+    parse_checkpoint_step,
 )
 from worker.long_work.record import DECISION, PAUSED, REQUEST, RESULT, Record, TimedModel
 from worker.long_work.records import Records

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from trainer.spec import Hyperparameters
 from worker.fine_tunes.hyperparameters import LEARNING_RATE
+from worker.fine_tunes.spec import Hyperparameters
 from worker.long_work.record import StoredRequest, TimedModel
 from worker.validation import StrictModel
 

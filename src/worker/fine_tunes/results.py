@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from trainer.spec import ATTEMPTS_DIR, RESULT_DIR
 from worker.files import FILE_PREFIX, Files
 from worker.fine_tunes import plot
 from worker.fine_tunes.record import FineTune
+from worker.fine_tunes.spec import ATTEMPTS_DIR, RESULT_DIR
 from worker.volume import adapters, translate_os_errors
 
 PURPOSE = "fine-tune-results"

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainer.spec import ATTEMPTS_DIR, CHECK_OPTION, SPEC_FILE, ExitStatus, Spec
 from worker.errors import EngineBusy, VolumeError
 from worker.fine_tunes.child import CHECKPOINT_S, TrainerProcess, explain_exit
 from worker.fine_tunes.events import ProgressReader
@@ -17,6 +16,7 @@ from worker.fine_tunes.memory import POLL_S, reserve_memory
 from worker.fine_tunes.publish import publish_result
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneFailed, FineTuneResult
+from worker.fine_tunes.spec import ATTEMPTS_DIR, CHECK_OPTION, SPEC_FILE, ExitStatus, Spec
 from worker.fine_tunes.training_setup import TrainingSetup
 from worker.long_work.attempt import Attempt
 from worker.long_work.runner import RunOutcome, WorkLine, run_steps

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
-from trainer.spec import Spec
 from worker.engine import BaseModelHandle
 from worker.errors import VolumeError, WorkerError
 from worker.fine_tunes import results
@@ -16,6 +15,7 @@ from worker.fine_tunes.creation import model_directory
 from worker.fine_tunes.memory import POLL_S, MemoryInUse, ShouldStop, check_memory
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneFailed
+from worker.fine_tunes.spec import Spec
 from worker.settings import Settings
 from worker.volume import adapters
 

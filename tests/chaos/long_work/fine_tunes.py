@@ -26,9 +26,9 @@ from chaos.long_work.tuning import (
 )
 from chaos.report import Report
 from emulator import LostJobHandling
-from trainer.spec import CHECKPOINTS_DIR
 from worker.errors import Conflict
 from worker.fine_tunes.record import FineTune
+from worker.fine_tunes.spec import CHECKPOINTS_DIR
 
 MIB = 2**20
 # Bytes by which a training may increase the memory of the serving process.

@@ -20,9 +20,9 @@ from support.volume.records import all_records
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
 from emulator import Job, LostJobHandling
-from trainer.spec import CHECK_FILE, CHECKPOINTS_DIR, EVENTS_FILE, SCRATCH_DIR
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneResult
+from worker.fine_tunes.spec import CHECK_FILE, CHECKPOINTS_DIR, EVENTS_FILE, SCRATCH_DIR
 from worker.volume.adapters import FILES, ORIGIN_FILE, WEIGHTS
 from worker.volume.lease import LeaseDirectory
 

@@ -16,9 +16,17 @@ from support import ROOT
 from trainer.checkpoints import copy_newest_checkpoint
 from trainer.events import EventLog
 from trainer.interruptions import SigtermWatcher
-from trainer.spec import ATTEMPTS_DIR, EVENTS_FILE, SPEC_FILE, Lora, Outcome, RowsFile, Spec
 from trainer.texts import TOKEN_DTYPE, TokenRow
 from trainer.training import Training
+from worker.fine_tunes.spec import (
+    ATTEMPTS_DIR,
+    EVENTS_FILE,
+    SPEC_FILE,
+    Lora,
+    Outcome,
+    RowsFile,
+    Spec,
+)
 
 VOCABULARY_SIZE = 32
 

@@ -7,11 +7,11 @@ from xml.etree import ElementTree
 import pytest
 from support.fine_tunes import eval_loss_event, loss_event, write_events
 
-from trainer.spec import ATTEMPTS_DIR, Event
 from worker.fine_tunes import plot, results
 from worker.fine_tunes.events import metrics_by_step
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import AdapterChoice, FailureReason, FineTuneResult
+from worker.fine_tunes.spec import ATTEMPTS_DIR, Event
 from worker.volume.adapters import FILES
 
 CRASHED = FailureReason(code="crashed", message="No memory.")

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from trainer.spec import Hyperparameters, Lora
 from worker.errors import InvalidInput
 from worker.fine_tunes.hyperparameters import UNSUPPORTED, parse_hyperparameters
+from worker.fine_tunes.spec import Hyperparameters, Lora
 
 
 def parse(max_rank: int = 16, **values: Any) -> Hyperparameters:

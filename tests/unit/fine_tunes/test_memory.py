@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from trainer.spec import Lora, RowsFile, Spec
 from worker.errors import InvalidInput
 from worker.fine_tunes.memory import (
     DeviceMemory,
@@ -15,6 +14,7 @@ from worker.fine_tunes.memory import (
     device_memory,
     needed_bytes,
 )
+from worker.fine_tunes.spec import Lora, RowsFile, Spec
 from worker.process.estimates import GIB
 from worker.settings.environment import trainer_environ
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from support.fine_tunes import records_of
 
-from trainer.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult
 from worker.errors import Conflict, NoSuchObject
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import AdapterChoice, FailureReason, FineTuneResult
+from worker.fine_tunes.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult
 from worker.long_work.record import REQUEST
 
 SUCCEEDED = FineTuneResult(status="succeeded", at=9, adapter="demo.a")

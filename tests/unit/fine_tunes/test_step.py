@@ -26,9 +26,9 @@ from support.fine_tunes import (
 )
 from support.processes.background import HUNG_S, poll_until
 
-from trainer.spec import SPEC_FILE
 from worker.errors import InvalidInput
 from worker.fine_tunes.record import FineTune
+from worker.fine_tunes.spec import SPEC_FILE
 from worker.fine_tunes.step import WIND_DOWN_S
 from worker.long_work.kinds import KINDS
 from worker.long_work.runner import RunOutcome, WorkLine

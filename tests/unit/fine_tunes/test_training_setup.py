@@ -21,11 +21,11 @@ from support.fine_tunes import (
 )
 from support.processes.background import HUNG_S, poll_until
 
-from trainer.spec import CHECK_OPTION, Spec
 from worker.errors import EngineDead, InvalidInput, VolumeError
 from worker.fine_tunes.child import TrainerProcess
 from worker.fine_tunes.memory import MemoryInUse
 from worker.fine_tunes.record import FineTune, FineTunes
+from worker.fine_tunes.spec import CHECK_OPTION, Spec
 from worker.fine_tunes.step import WIND_DOWN_S
 from worker.fine_tunes.training_setup import TrainingSetup
 

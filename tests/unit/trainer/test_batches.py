@@ -19,8 +19,8 @@ from trainer.batches import (
 )
 from trainer.loading import add_adapter
 from trainer.prepare import TokenWriter
-from trainer.spec import Lora
 from trainer.texts import TOKEN_DTYPE
+from worker.fine_tunes.spec import Lora
 from worker.process.estimates import ModelSizes
 
 

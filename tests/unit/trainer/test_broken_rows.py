@@ -9,7 +9,7 @@ import pytest
 from support.effort import loop_iterations
 
 from trainer import rows as reading
-from trainer.spec import RowsFile
+from worker.fine_tunes.spec import RowsFile
 
 HEADER = b"prompt,response\n"
 USER = {"role": "user", "content": "SECRET"}

@@ -12,8 +12,8 @@ from support.trainers.real import Attempts, events_of, spec, token_rows
 
 from trainer.callbacks import start_wandb_reporting
 from trainer.events import EventLog
-from trainer.spec import EVENTS_FILE
 from worker import masking
+from worker.fine_tunes.spec import EVENTS_FILE
 
 # The used part of the package wandb; it records its calls.
 PACKAGE = """

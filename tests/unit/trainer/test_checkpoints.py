@@ -7,7 +7,7 @@ import pytest
 
 from trainer import checkpoints
 from trainer.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS
-from trainer.spec import CHECKPOINTS_DIR, EPOCHS_DIR
+from worker.fine_tunes.spec import CHECKPOINTS_DIR, EPOCHS_DIR
 
 FILE = "trainer_state.json"
 

@@ -13,7 +13,7 @@ import torch
 from support import ROOT
 
 from trainer.interruptions import VolumeFailure, describe_volume_failure
-from trainer.spec import ExitStatus
+from worker.fine_tunes.spec import ExitStatus
 
 LIMIT_S = 60
 PROGRAM = """

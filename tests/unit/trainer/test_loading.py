@@ -9,7 +9,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, dynamic_module_
 
 from trainer.interruptions import TrainingFailure
 from trainer.loading import add_adapter, choose_target_modules, load_model, model_name
-from trainer.spec import Lora
+from worker.fine_tunes.spec import Lora
 
 LLAMA = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
 

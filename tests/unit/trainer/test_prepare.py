@@ -11,7 +11,7 @@ from transformers import TokenizersBackend
 
 from trainer.batches import TokenRows
 from trainer.prepare import TRAINING, VALIDATION, check_and_tokenize
-from trainer.spec import CheckResult, RowsFile, Spec
+from worker.fine_tunes.spec import CheckResult, RowsFile, Spec
 
 # Renders the reasoning of the last answer only, so that each answer of a conversation has a text.
 FORGETFUL_TEMPLATE = (

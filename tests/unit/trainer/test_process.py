@@ -15,7 +15,8 @@ from support.volume.disks import fill, mount_disk
 
 from trainer.batches import TokenRows
 from trainer.prepare import TRAINING, VALIDATION, check_and_tokenize_in_process
-from trainer.spec import (
+from worker.engine.run.adapters.files import AdapterChecker
+from worker.fine_tunes.spec import (
     ATTEMPTS_DIR,
     CHECK_FILE,
     CHECKPOINTS_DIR,
@@ -30,7 +31,6 @@ from trainer.spec import (
     RowsFile,
     Spec,
 )
-from worker.engine.run.adapters.files import AdapterChecker
 from worker.volume.adapters import CONFIG, FILES, WEIGHTS
 
 LIMIT_S = 120
@@ -188,7 +188,7 @@ def test_the_check_takes_less_memory_than_torch(demo_model: Path, tmp_path: Path
         "import resource, sys\n"
         "from pathlib import Path\n"
         "from trainer.prepare import check_and_tokenize_in_process\n"
-        "from trainer.spec import Spec\n"
+        "from worker.fine_tunes.spec import Spec\n"
         "check_and_tokenize_in_process(Spec.model_validate_json(sys.argv[1]), Path(sys.argv[2]))\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"
     )

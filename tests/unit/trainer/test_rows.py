@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessage
 
 from trainer.rows import Mistakes, read_rows
-from trainer.spec import RowsFile
 from trainer.values import ChatRow, PromptRow, parse_row
+from worker.fine_tunes.spec import RowsFile
 
 USER = {"role": "user", "content": "hi"}
 ASSISTANT = {"role": "assistant", "content": "ho"}

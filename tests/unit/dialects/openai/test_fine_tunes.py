@@ -20,10 +20,10 @@ from support.fine_tunes import (
 )
 from support.volume.records import all_records
 
-from trainer.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult, Event
 from worker.dialects.openai import objects
 from worker.fine_tunes.record import FineTunes
 from worker.fine_tunes.request import EpochCheckpoint, FailureReason, FineTuneResult
+from worker.fine_tunes.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult, Event
 from worker.long_work.kinds import WorkReference
 
 JOBS, FINE_TUNES = "/v1/fine_tuning/jobs", "/v1/llm/fine-tunes"

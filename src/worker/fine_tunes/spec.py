@@ -1,4 +1,6 @@
-"""The files through which the worker and the process that trains communicate.
+"""The files through which the worker and the process that trains, ``trainer``, communicate.
+
+The trainer imports this module before anything heavy: it needs only pydantic.
 
 An attempt at a training is a directory. The worker writes ``spec.json`` next to all attempts. The
 training process writes only to the directory of its own attempt. It therefore does no harm if it
@@ -146,7 +148,7 @@ class Spec(Hyperparameters):
 FileField = Literal["training_file", "validation_file"]
 
 
-class Mistake(ImmutableBaseModel):
+class RowMistake(ImmutableBaseModel):
     """A mistake in a file of rows.
 
     Args:
@@ -178,7 +180,7 @@ class CheckResult(ImmutableBaseModel):
     tokens: int = 0
     cut_rows: int = 0
     warnings: tuple[str, ...] = ()
-    mistakes: tuple[Mistake, ...] = ()
+    mistakes: tuple[RowMistake, ...] = ()
     more_mistakes: int = 0
 
 
