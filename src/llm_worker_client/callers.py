@@ -35,8 +35,7 @@ def refuse_web_pages(headers: Headers) -> None:
     Raises:
         Refusal: If such a page may have sent it.
     """
-    sent = (headers.get("host"), headers.get("origin"), headers.get("sec-fetch-site"))
-    if refusal := find_page_refusal(*sent):
+    if refusal := find_page_refusal(headers):
         raise Refusal(403, _PAGE_REFUSALS[refusal])
 
 

@@ -6,7 +6,7 @@ client's proxy. All three apply this rule, and each raises an error of its own.
 
 import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
 # The name or address in a Host header, which may be followed by a port.
@@ -24,10 +24,7 @@ class PageRefusal(Enum):
 
 
 def find_page_refusal(
-    host: str | None,
-    origin: str | None,
-    sec_fetch_site: str | None,
-    allowed_origins: Sequence[str] = (),
+    headers: Mapping[str, str], allowed_origins: Sequence[str] = ()
 ) -> PageRefusal | None:
     """Return why a request may come from a web page of another site; None if it can't.
 
@@ -36,18 +33,17 @@ def find_page_refusal(
     then its pages count as same-site; so Host is checked, too, which browsers always send.
 
     Args:
-        host: The header Host; None if the request has none.
-        origin: The header Origin.
-        sec_fetch_site: The header Sec-Fetch-Site.
+        headers: The headers of the request, which are found by names in any case.
         allowed_origins: The origins of other sites whose pages may call. Their names are safe in
             Host, too, where a reverse proxy on this machine passes them on.
     """
+    host, origin = headers.get("Host"), headers.get("Origin")
     if host is not None and not _is_safe_name(_read_name(host), allowed_origins):
         return PageRefusal.FOREIGN_HOST
     if origin in allowed_origins:
         return None
     is_foreign = origin is not None and origin.partition("://")[2] != host
-    if is_foreign or sec_fetch_site not in (None, "none", "same-origin"):
+    if is_foreign or headers.get("Sec-Fetch-Site") not in (None, "none", "same-origin"):
         return PageRefusal.FOREIGN_PAGE
     return None
 

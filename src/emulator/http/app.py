@@ -108,8 +108,7 @@ async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web
 @web.middleware
 async def _refuse_web_pages(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse web pages of other sites, and names of this machine that may belong to such a site."""
-    get = request.headers.get
-    if refusal := find_page_refusal(get("Host"), get("Origin"), get("Sec-Fetch-Site")):
+    if refusal := find_page_refusal(request.headers):
         raise web.HTTPForbidden(text=_PAGE_REFUSALS[refusal])
     return await handler(request)
 

@@ -31,9 +31,8 @@ class WebPageFilter:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         app = self._app
-        if scope["type"] == "http":
-            get = Headers(scope=scope).get
-            sent = (get("host"), get("origin"), get("sec-fetch-site"))
-            if refusal := find_page_refusal(*sent, self._allowed):
-                app = error_response(Forbidden(_MESSAGES[refusal]).body(str(uuid.uuid4())), scope)
+        if scope["type"] == "http" and (
+            refusal := find_page_refusal(Headers(scope=scope), self._allowed)
+        ):
+            app = error_response(Forbidden(_MESSAGES[refusal]).body(str(uuid.uuid4())), scope)
         await app(scope, receive, send)
