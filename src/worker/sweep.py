@@ -9,8 +9,8 @@ from pathlib import Path
 
 from worker.errors import VolumeError
 from worker.files import Files
-from worker.long_work import kinds
 from worker.receipts.storage import sweep_receipts
+from worker.routes import kinds
 from worker.settings import Settings
 from worker.volume import Volume, translate_os_errors
 

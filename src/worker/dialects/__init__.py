@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from worker.dialects import table
+from worker.dialects import batch_jobs, table
 from worker.dialects.llm_engine import batch_output, completions
 from worker.dialects.raw import RawFormatter
 from worker.dialects.table import RequestDescription
@@ -11,13 +11,14 @@ from worker.errors import InvalidInput, UnknownRoute
 from worker.job import (
     JOB_TYPES,
     AnyJob,
+    BatchJob,
+    FineTuneJob,
     LongJob,
     OpenAIJob,
     PromptListJob,
     RawJob,
 )
 from worker.limits.bodies import DEFAULT_MEGABYTES, check_size
-from worker.long_work.kinds import KINDS
 from worker.routes import generation, lists
 from worker.routes.abilities import check_model_ability
 from worker.routes.answer import Answer
@@ -112,14 +113,16 @@ def make_answer(
             return lists.make_answer(
                 job, request_id, engines.main_engine, settings, FORMATTERS[job.shared.format]
             )
-        case LongJob():
-            if job.kind in settings.disabled:
-                message = f"There are no jobs with {job.kind!r}: DISABLED_ROUTES disables them."
-                raise UnknownRoute(message, param=job.kind)
-            long_answer: Answer[Any] = KINDS[job.kind].load_answer_function()(
-                job, request_id, resources, time_limit
-            )
-            return long_answer
+        case LongJob() if job.kind in settings.disabled:
+            message = f"There are no jobs with {job.kind!r}: DISABLED_ROUTES disables them."
+            raise UnknownRoute(message, param=job.kind)
+        case BatchJob():
+            return batch_jobs.make_answer(job, request_id, resources, time_limit)
+        case FineTuneJob():
+            # Most workers never run a fine-tune.
+            from worker.dialects import fine_tune_jobs  # noqa: PLC0415 - see above
+
+            return fine_tune_jobs.make_answer(job, request_id, resources, time_limit)
 
 
 def describe_request(job: AnyJob) -> RequestDescription:

@@ -18,7 +18,7 @@ __all__ = [
     "RawJob",
 ]
 
-AnyJob = OpenAIJob | RawJob | PromptListJob | LongJob
+AnyJob = OpenAIJob | RawJob | PromptListJob | BatchJob | FineTuneJob
 
 # A job has the first of these types with a marker key among the input's keys.
 JOB_TYPES = (OpenAIJob, BatchJob, FineTuneJob, PromptListJob, RawJob)

@@ -81,7 +81,7 @@ class ContinueOptions(StrictModel):
 class LongJob(Job):
     """A job that runs long work (a batch or a fine-tune); its answer is one yield."""
 
-    # Key under which the input contains the work; also the key of this kind in the table ``KINDS``.
+    # Key under which the input contains the work; also the key of this kind in ``routes.kinds``.
     kind: ClassVar[str]
     stream: ClassVar[bool] = False
 

@@ -4,13 +4,13 @@ import contextlib
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
 from worker.errors import NoSuchObject, VolumeError
-from worker.long_work.kinds import WorkReference
 from worker.volume import translate_os_errors
 from worker.volume.durable import write_once
 from worker.volume.lease import SILENT_S, newest_lease_number
@@ -62,10 +62,38 @@ class StoredRequest(BaseModel):
         return {}
 
 
+@dataclass(frozen=True, slots=True)
+class WorkReference:
+    """A reference to long work on the volume, by its id.
+
+    Args:
+        kind: Kind of the work; see ``Record.kind``.
+        id: Id of the work.
+        passes: Number of times that workers on other volumes have passed the work's job on.
+    """
+
+    kind: str
+    id: str
+    passes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind.replace('_', '-')} {self.id}"
+
+    def job_input(self, **options: Any) -> dict[str, Any]:
+        """Return the input of a job that continues the work, with the options of the job."""
+        passes = {"passes": self.passes} if self.passes else {}
+        return {self.kind: {"id": self.id, **passes, **options}}
+
+    @property
+    def run_with_field(self) -> dict[str, Any]:
+        """Field of a response that contains the job which the caller has to send."""
+        return {"run_with": {"input": self.job_input()}}
+
+
 class Record(ABC):
     """The directory of one item of long work. Call its methods in threads: they access files."""
 
-    # Key in ``KINDS``, and name in messages.
+    # Key in the input of the jobs that run such work, and name in messages.
     kind: ClassVar[str]
     noun: ClassVar[str]
 

@@ -17,11 +17,11 @@ from worker.engine import Engines
 from worker.errors import InvalidInput
 from worker.long_work.attempt import Attempt
 from worker.long_work.job_list import JobList
-from worker.long_work.kinds import KINDS, WorkReference, existing_record_collections
-from worker.long_work.record import PAUSED, Record, unix_time
+from worker.long_work.record import PAUSED, Record, WorkReference, unix_time
 from worker.long_work.runner import WorkLine
 from worker.process.concurrency import max_jobs_from_queue
 from worker.receipts import Receipts
+from worker.routes.kinds import KINDS, existing_record_collections
 from worker.settings import Settings
 from worker.volume import Volume, translate_os_errors
 from worker.volume.lease import SILENT_S

@@ -24,7 +24,8 @@ from support.volume.records import all_records
 from worker.app import Worker
 from worker.batches.step import WIND_DOWN_S
 from worker.errors import EngineDead, OnOtherVolume, RefusedByEngine
-from worker.long_work.kinds import KINDS, WorkReference
+from worker.long_work.record import WorkReference
+from worker.routes.kinds import KINDS
 
 
 def request_counts(completed: int, failed: int = 0) -> dict[str, int]:

@@ -12,7 +12,7 @@ from support.engine.scripted import CHAT, ScriptedEngine, failure
 from support.fine_tunes import scripted_fine_tune
 
 from worker.dialects.table import ROUTES
-from worker.long_work.kinds import KINDS
+from worker.routes.kinds import KINDS
 from worker.settings.routes import (
     JOB_KINDS,
     LONG_WORK,

@@ -30,9 +30,9 @@ from worker.errors import InvalidInput
 from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.spec import SPEC_FILE
 from worker.fine_tunes.step import WIND_DOWN_S
-from worker.long_work.kinds import KINDS
 from worker.long_work.runner import RunOutcome, WorkLine
 from worker.progress import Progress
+from worker.routes.kinds import KINDS
 from worker.volume.lease import Claim, LeaseDirectory
 
 WAITS: Script = [*CHECKED, ["wait"]]

@@ -18,8 +18,8 @@ from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import FILE_PREFIX, Files, StoredFile
 from worker.files.storage import DEFAULT_PURPOSE, Purpose
 from worker.job.batch import ExpiresAfter
-from worker.long_work.kinds import input_file_ids_in_use
 from worker.routes.answer import split_text
+from worker.routes.kinds import input_file_ids_in_use
 from worker.routes.route import RouteRequest
 from worker.validation import QueryModel, StrictModel, Text, name_field_in_errors
 from worker.volume import translate_os_errors

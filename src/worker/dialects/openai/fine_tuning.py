@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from worker.dialects.openai import objects
 from worker.dialects.openai.listing import NewestFirstQuery, make_list_object
 from worker.job.fine_tune import CreateFineTune
-from worker.long_work.kinds import WorkReference
+from worker.long_work.record import WorkReference
 from worker.routes.long_work import create_and_start_fine_tune
 from worker.routes.route import RouteRequest
 

@@ -15,7 +15,7 @@ from worker.app import Worker
 from worker.engine import Engines
 from worker.engine.start.launch import launch_without_engine
 from worker.errors import InvalidInput
-from worker.long_work.kinds import existing_record_collections
+from worker.routes.kinds import existing_record_collections
 from worker.volume.adapters import WEIGHTS
 
 

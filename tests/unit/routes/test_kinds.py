@@ -11,7 +11,7 @@ from support.fine_tunes import ROWS, scripted_fine_tune
 from support.processes.commands import HOME, run_command
 
 from worker.errors import VolumeError
-from worker.long_work.kinds import KINDS, existing_record_collections, input_file_ids_in_use
+from worker.routes.kinds import KINDS, existing_record_collections, input_file_ids_in_use
 
 # Handles jobs and sweeps as a worker does, and prints the imported modules of fine-tunes.
 SCRIPT = """
@@ -75,6 +75,5 @@ def test_kinds_can_not_be_found_without_a_volume(tmp_path: Path) -> None:
 
 def test_the_table_of_kinds_matches_their_classes() -> None:
     for name, kind in KINDS.items():
-        records = kind.load_records(settings())
+        records = kind.open_records(settings())
         assert (records.folder, records.record_type.kind) == (kind.folder, name)
-        assert callable(kind.load_answer_function())
