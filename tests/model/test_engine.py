@@ -23,11 +23,11 @@ from worker.doctor import this_machine
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Level
 from worker.doctor.memory import SizeRange, estimate_weight_bytes
-from worker.engine import compile_key
-from worker.engine.description import summary_line
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
+from worker.engine.run.description import summary_line
 from worker.engine.run.inprocess import InProcessEngine
+from worker.engine.start import compile_key
 from worker.logs.reader import JSONConverter
 from worker.process.estimates import GIB
 from worker.settings import Settings

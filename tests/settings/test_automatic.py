@@ -9,9 +9,9 @@ from settings.conftest import Read
 from support.doctor import CPU
 from support.settings import machine_with_gpus
 
-from worker.engine.description import chosen_defaults
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS, choose_tensor_parallel_size
+from worker.engine.run.description import chosen_defaults
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.start import Start
 from worker.engine.start.steps import with_tensor_parallel_size

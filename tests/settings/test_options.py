@@ -15,7 +15,7 @@ from table import LIBRARIES, ROWS, Row
 from worker.engine.machine import Machine
 from worker.engine.options import Options
 from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, PREREQUISITES
-from worker.engine.start import loading
+from worker.engine.start import steps
 from worker.engine.start.artifacts import artifacts_in_arguments, artifacts_in_settings
 from worker.engine.start.configuring import configure_engine
 from worker.settings import Settings
@@ -180,7 +180,7 @@ def test_weights_on_a_network_disk_are_read_ahead(
     known = Options()
     parsed = known.parse_engine_settings({"MODEL": str(demo_model)})
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(tmp_path))
-    monkeypatch.setattr(loading, "page_cache_capacity", lambda: 1 << 40)
+    monkeypatch.setattr(steps, "page_cache_capacity", lambda: 1 << 40)
     changed = configure_engine(parsed.arguments, start_on(known.machine))
     assert changed.config.load_config.safetensors_load_strategy == "prefetch"
     assert "SAFETENSORS_LOAD_STRATEGY" in [default.name for default in changed.defaults]

@@ -26,8 +26,8 @@ from worker.doctor.memory import (
 from worker.engine.cache_plan import KvCachePlan, lacks_data
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import CPU_EXPORTS
-from worker.engine.start import fitting
-from worker.engine.start.fitting import CPU_KVCACHE_SPACE, NUM_GPU_BLOCKS_OVERRIDE
+from worker.engine.start import checks
+from worker.engine.start.checks import CPU_KVCACHE_SPACE, NUM_GPU_BLOCKS_OVERRIDE
 from worker.engine.start.refusals import error_message
 from worker.errors import MachineUnfit, StartFailed
 from worker.process.estimates import ERROR_MARGIN, GIB, USABLE_MEMORY_SHARE
@@ -148,7 +148,7 @@ def _check_kv_cache(model: Candidate, min_len: int, ram: int) -> Finding:
         context = plan.fit_context_length(space, requested)
         if requested is None:
             with plan.override_context_length(context):
-                shorter = fitting.short_context_warning(
+                shorter = checks.short_context_warning(
                     replace(model.engine, config=plan.config), plan.default_context_length, min_len
                 )
     except (ValueError, StartFailed) as error:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.description import describe_model
 from worker.engine.run.adapters import Adapters
+from worker.engine.run.description import describe_model
 from worker.engine.run.generation import Generation
 from worker.engine.run.grammar.gate import GrammarGate, create_grammar_tester
 from worker.engine.run.grammar.trial import GrammarTester

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.description import describe_model
 from worker.engine.run.adapters.files import AdapterChecker
+from worker.engine.run.description import describe_model
 from worker.volume.adapters import adapter_names, adapters_directory
 
 

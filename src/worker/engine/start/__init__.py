@@ -9,7 +9,7 @@ options        ``Start.read_options``                 vLLM's arguments, ``Start.
 directories    ``Start.prepare``                      where the models are, ``Start.locations``
 configuration  ``configuring.configure_engine``       vLLM's configuration of each engine
 core           ``launch.launch_engines``              a process that has loaded the weights
-warm-up        ``first_request.warm_up``              engines that have answered a request
+warm-up        ``launch.warm_up``                     engines that have answered a request
 =============  =====================================  =============================================
 
 The doctor runs the same phases until weights are needed. ``tables`` lists the steps that change

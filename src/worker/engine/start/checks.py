@@ -4,7 +4,9 @@ They run before a core exists, and none of them needs weights. Each check raises
 any error of vLLM and its libraries.
 """
 
-from collections.abc import Container, Iterable, Sequence
+import contextlib
+import math
+from collections.abc import Container, Iterable, Iterator, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,8 +19,8 @@ from worker.engine.machine import configures_for_cpu
 from worker.engine.model_config import TRANSCRIPTION_ONLY, can_be_served
 from worker.engine.run.adapters.files import check_lora_modules
 from worker.engine.seam.locations import import_from_vllm
-from worker.engine.start.loading import LOADERS
-from worker.errors import StartFailed
+from worker.engine.start.steps import LOADERS
+from worker.errors import RefusedByEngine, RequestError, StartFailed
 from worker.settings.environment import process_environ
 
 # The text that a tokenizer must encode and decode, and the beginning of the messages if it doesn't.
@@ -38,6 +40,9 @@ _REQUIRED_PACKAGES = {
     },
     "PREFIX_CACHING_HASH_ALGO": {"xxhash": "xxhash", "xxhash_cbor": "xxhash"},
 }
+
+NUM_GPU_BLOCKS_OVERRIDE = "NUM_GPU_BLOCKS_OVERRIDE"
+CPU_KVCACHE_SPACE = "VLLM_CPU_KVCACHE_SPACE"
 
 
 def check_config_on_any_machine(arguments: EngineArguments) -> None:
@@ -186,3 +191,58 @@ def _check_block_size(config: Any) -> None:
         with import_from_vllm("set_current_vllm_config")(config):
             backend = import_from_vllm("get_attn_backend")(model.get_head_size(), model.dtype, None)
         import_from_vllm("select_common_block_size")(cache.block_size, [backend])
+
+
+def short_context_warning(
+    arguments: EngineArguments, model_context: int, min_context: int
+) -> str | None:
+    """Return a warning if the memory is too small for the model's full context; None otherwise.
+
+    Args:
+        arguments: The started engine's.
+        model_context: The length in tokens before vLLM fitted it to the memory.
+        min_context: The setting MIN_MODEL_LEN.
+
+    Raises:
+        StartFailed: The context of the main model is below the minimum.
+    """
+    fitted_context = arguments.config.model_config.max_model_len
+    if fitted_context >= model_context:
+        return None
+    advice = _longer_context_advice(arguments, model_context / fitted_context)
+    name = arguments.vllm_args.served_model_name[0]
+    if arguments.prefix == "" and fitted_context < min(min_context, model_context):
+        raise StartFailed(
+            f"The longest context of {name} that fits into memory has {fitted_context:,} tokens, "
+            f"less than MIN_MODEL_LEN={min_context}; the model's own has {model_context:,}. "
+            f"For a longer one, {advice}."
+        )
+    context = f"{arguments.prefix}MAX_MODEL_LEN"
+    return (
+        f"{name}: the context has {fitted_context:,} of the model's {model_context:,} tokens, as "
+        f"many as fit into memory: for all of them, {advice}; with {context} set, a start fails if "
+        "that length does not fit"
+    )
+
+
+def _longer_context_advice(arguments: EngineArguments, factor: float) -> str:
+    """Return advice on how to fit a context into the memory that is longer by a factor."""
+    if NUM_GPU_BLOCKS_OVERRIDE in arguments.operator_options:
+        return f"leave {NUM_GPU_BLOCKS_OVERRIDE} unset"
+    if arguments.config.device_config.device_type == "cpu":
+        space = int(process_environ().get(CPU_KVCACHE_SPACE) or 1)
+        return f"set {CPU_KVCACHE_SPACE}={math.ceil(space * factor)}"
+    return "use GPUs with more memory, or more GPUs, or set KV_CACHE_DTYPE=fp8"
+
+
+@contextlib.contextmanager
+def convert_first_request_refusals() -> Iterator[None]:
+    """Convert the refusal of a first request into an error that makes the startup fail.
+
+    Raises:
+        StartFailed: The engine refuses the request; with its message.
+    """
+    try:
+        yield
+    except (RequestError, RefusedByEngine) as refused:
+        raise StartFailed(f"a first request is refused: {refused.message}") from refused

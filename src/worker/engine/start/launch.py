@@ -9,28 +9,33 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 import uvloop
 
+from worker.asgi import ResponseHead
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments
-from worker.engine.compile_key import compiled_code_key, model_info_cache_key
-from worker.engine.description import chosen_defaults, summary_line
+from worker.engine.run.description import chosen_defaults, summary_line
+from worker.engine.run.generation.prompts import example_input
 from worker.engine.run.healing.core import Core
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.run.requests import media
 from worker.engine.run.unserved import UnservedModel
 from worker.engine.seam.inspection import inspect_in_forks
-from worker.engine.start import Start, cores, fitting
+from worker.engine.start import Start, checks, cores
+from worker.engine.start.checks import check_token_ids, convert_first_request_refusals
+from worker.engine.start.compile_key import compiled_code_key, model_info_cache_key
 from worker.engine.start.configuring import configure_engine
-from worker.engine.start.first_request import warm_up
 from worker.engine.start.parsers import parser_hints
 from worker.engine.start.refusals import explain_start_errors
 from worker.engine.start.tables import RESTART_STEPS, choose_fallback_arguments
+from worker.errors import StartFailed
+from worker.job import RawJob
 from worker.process.concurrency import max_jobs_from_queue
 from worker.process.garbage import pause_and_freeze_gc
 from worker.process.phases import log_phase
@@ -82,7 +87,7 @@ def _start_engines(
                     engines[number], core = _start_core_or_fallback(engine, start, imports)
                 cleanup.callback(core.stop_and_get_reason)
                 engine_cores.append(core)
-                if warning := fitting.short_context_warning(
+                if warning := checks.short_context_warning(
                     engine, model_context, settings.min_model_len
                 ):
                     log.warning(warning)
@@ -190,3 +195,49 @@ def _run_on_loop(
     timeout: float | None = None,
 ) -> None:
     asyncio.run_coroutine_threadsafe(function(), loop).result(timeout)
+
+
+async def warm_up(engine: InProcessEngine, arguments: EngineArguments) -> None:
+    """Send first requests to an engine, to initialize everything before the first job.
+
+    Models that generate get a raw and an OpenAI request, models that embed a raw one, others none.
+
+    Raises:
+        StartFailed: A request is refused, or the server responds with an error status.
+        EngineDead: A request has killed the core.
+        Exception: The code of the model or of its tokenizer fails.
+    """
+    if not {"generate", "embed"} & engine.model.tasks:
+        # No single request is valid for all models that classify or score.
+        return
+    with convert_first_request_refusals():
+        generation = engine.generation
+        greeting_input = example_input(generation.prompts.chat_renderer)
+        prompt = await generation.prompts.render_job_prompt(RawJob.from_input(greeting_input))
+        check_token_ids(prompt["prompt_token_ids"], arguments.config.model_config)
+        if "generate" in engine.model.tasks:
+            await _generate_a_token(engine, greeting_input)
+        else:
+            await generation.embed(prompt, "warm-up")
+
+
+async def _generate_a_token(engine: InProcessEngine, example: Mapping[str, Any]) -> None:
+    """Send a raw request, and one to vLLM's server."""
+    # An engine that compiles code compiles it for log probabilities at the first request for them.
+    # This blocks the core for seconds.
+    params = {"max_tokens": 1, "logprobs": 0}
+    job = RawJob.from_input({**example, "sampling_params": params, "stream": True})
+    async for _ in engine.generate(job, "warm-up"):
+        pass
+    path, body = "/v1/completions", example
+    if messages := engine.generation.prompts.chat_messages(job):
+        path, body = "/v1/chat/completions", {"messages": messages}
+    status, content = HTTPStatus.OK, b""
+    async for part in engine.call(path, {**body, "max_tokens": 1, "stream": True}, "warm-up"):
+        if isinstance(part, ResponseHead):
+            status = HTTPStatus(part.status)
+        elif status is not HTTPStatus.OK:
+            content += part
+    if status is not HTTPStatus.OK:
+        text = content.decode(errors="replace")
+        raise StartFailed(f"vLLM's own server answers {status} to a first request: {text}")

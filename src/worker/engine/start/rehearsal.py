@@ -24,8 +24,7 @@ from worker.engine.run.healing.core import CoreFailed
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.translation import raise_for_error_response, translate_errors
 from worker.engine.start import Start
-from worker.engine.start.checks import check_token_ids
-from worker.engine.start.first_request import convert_first_request_refusals
+from worker.engine.start.checks import check_token_ids, convert_first_request_refusals
 from worker.errors import StartFailed
 from worker.job.base import add_system_prompt
 from worker.store import Artifact, disk

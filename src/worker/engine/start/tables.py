@@ -12,7 +12,7 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine
 from worker.engine.options import combinations
 from worker.engine.run.requests import media
-from worker.engine.start import Start, checks, fitting, loading, parsers, steps
+from worker.engine.start import Start, checks, parsers, steps
 from worker.settings.mistakes import Mistake
 
 # Functions that change an engine's arguments before vLLM creates its configuration, in this order.
@@ -22,9 +22,9 @@ STEPS: tuple[Callable[[EngineArguments, Start], EngineArguments], ...] = (
     # The worker, not vLLM, fetches and checks callers' files.
     media.disable_media_fetching,
     # FAST_LOAD: use a loader that reads weights onto GPUs faster than vLLM's own loader.
-    loading.with_fast_loader,
+    steps.with_fast_loader,
     # On a network disk, prefetch the weights, which vLLM would memory-map slowly.
-    loading.with_prefetch_strategy,
+    steps.with_prefetch_strategy,
     # "auto" is replaced by the parsers that suit the model's output.
     parsers.with_parsers,
     # LoRA is enabled if a worker only trains, since it checks adapters as a serving engine does.
@@ -68,10 +68,10 @@ CORE_CHECKS: tuple[Callable[[EngineArguments], None], ...] = (
 # receives the first core's arguments and the error of the failure. It returns the arguments for the
 # second core; None if the fallback does not apply.
 FALLBACKS: Mapping[Callable[[EngineArguments, Exception], EngineArguments | None], str] = {
-    loading.without_fast_loader: (
+    steps.without_fast_loader: (
         "it did not start with the loader that was chosen, so vLLM's own reads the weights"
     ),
-    fitting.with_less_memory: "the memory was full, so it is started once more with less",
+    steps.with_less_memory: "the memory was full, so it is started once more with less",
 }
 
 

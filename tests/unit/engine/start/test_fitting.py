@@ -20,10 +20,13 @@ from worker.engine.options.automatic import MEMORY_OPTION, divide_gpu_memory
 from worker.engine.run.healing.core import CoreFailed
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.translation import is_out_of_memory
-from worker.engine.start import fitting, steps
-from worker.engine.start.fitting import MAX_NUM_SEQS
-from worker.engine.start.loading import LOAD_FORMAT
-from worker.engine.start.steps import RENDERER_NUM_WORKERS, with_renderer_workers
+from worker.engine.start import checks, steps
+from worker.engine.start.steps import (
+    LOAD_FORMAT,
+    MAX_NUM_SEQS,
+    RENDERER_NUM_WORKERS,
+    with_renderer_workers,
+)
 from worker.engine.start.tables import FALLBACKS, choose_fallback_arguments
 from worker.errors import StartFailed
 from worker.settings.mistakes import SettingsError
@@ -129,13 +132,13 @@ def test_out_of_memory_errors_differ_from_other_failures(reason: str, is_memory:
 
 def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
-        fitting.short_context_warning(
+        checks.short_context_warning(
             engine(config=config(2048)), model_context=2048, min_context=1024
         )
         is None
     )
     line = (
-        fitting.short_context_warning(
+        checks.short_context_warning(
             engine(config=config(20_480)), model_context=131_072, min_context=1024
         )
         or ""
@@ -145,7 +148,7 @@ def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPat
     assert "KV_CACHE_DTYPE=fp8" in line
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "2")
     line = (
-        fitting.short_context_warning(
+        checks.short_context_warning(
             engine(config=config(20_480, "cpu")), model_context=131_072, min_context=1024
         )
         or ""
@@ -155,11 +158,11 @@ def test_a_shorter_context_is_logged_with_a_remedy(monkeypatch: pytest.MonkeyPat
 
 def test_a_context_below_the_minimum_fails_except_for_an_embedder() -> None:
     with pytest.raises(StartFailed, match=r"512 tokens, .* MIN_MODEL_LEN=1024"):
-        fitting.short_context_warning(
+        checks.short_context_warning(
             engine(config=config(512)), model_context=2048, min_context=1024
         )
     embedder = engine(prefix="EMBEDDING_", config=config(512))
-    assert "EMBEDDING_MAX_MODEL_LEN" in (fitting.short_context_warning(embedder, 2048, 1024) or "")
+    assert "EMBEDDING_MAX_MODEL_LEN" in (checks.short_context_warning(embedder, 2048, 1024) or "")
 
 
 @pytest.mark.parametrize(

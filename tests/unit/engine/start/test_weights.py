@@ -12,8 +12,8 @@ from support.settings import start_on
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, Machine
-from worker.engine.start import loading
-from worker.engine.start.loading import (
+from worker.engine.start import steps
+from worker.engine.start.steps import (
     file_system_type,
     with_fast_loader,
     with_prefetch_strategy,
@@ -95,7 +95,7 @@ def choose_strategy(mounts: WriteMounts, monkeypatch: pytest.MonkeyPatch) -> Cho
         own: dict[str, Any] = {"safetensors_load_strategy": None, "load_format": "auto"}
         vllms = {"model": str(folder), "model_loader_extra_config": {}, **own, **options}
         mounts(f"overlay / overlay rw 0 0\nthere {mount_point or folder} {kind} rw 0 0\n")
-        monkeypatch.setattr(loading, "page_cache_capacity", lambda: memory)
+        monkeypatch.setattr(steps, "page_cache_capacity", lambda: memory)
         changed = with_prefetch_strategy(EngineArguments(Namespace(**vllms), "org/model"), GPU)
         return str(changed.defaults[0]) if changed.defaults else None
 
@@ -172,7 +172,7 @@ def test_weights_in_other_formats_are_not_read_ahead(
 
 
 def fake_packages(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
-    monkeypatch.setattr(loading, "find_spec", lambda name: name if name in packages else None)
+    monkeypatch.setattr(steps, "find_spec", lambda name: name if name in packages else None)
 
 
 @pytest.fixture
