@@ -11,9 +11,8 @@ from pydantic.fields import FieldInfo
 from table import ROWS, Row
 
 from worker.engine.machine import Gpu, Machine
-from worker.engine.options import Options
+from worker.engine.options import INEFFECTIVE_OPTIONS, PREREQUISITES, Options
 from worker.engine.options.automatic import TOTAL_GPU_SHARE, choose_option_defaults
-from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, PREREQUISITES
 from worker.engine.start.tables import find_option_mistakes
 from worker.settings import Concurrency, Settings
 from worker.settings.names import NEGATED_NAMES, OPTION_BY_SETTING

@@ -8,8 +8,8 @@ from catalogue import REFERENCE_MACHINE, Catalogue, ListedSetting
 from table import LIBRARIES, SECTIONS, row
 
 from worker.engine.machine import Machine
+from worker.engine.options import INEFFECTIVE_OPTIONS, UNSUPPORTED_OPTIONS
 from worker.engine.options.automatic import CPU_EXPORTS, TOTAL_GPU_SHARE, choose_option_defaults
-from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, UNSUPPORTED_OPTIONS
 from worker.limits.table import LIMITS
 from worker.settings import history
 from worker.settings.names import (

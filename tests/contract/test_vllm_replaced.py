@@ -304,7 +304,7 @@ def test_the_cuda_platform_has_no_block_size_rules_of_its_own() -> None:
     assert not re.findall(r"update_block_size_for_backend|block_size *=|mamba", source)
 
 
-# The inspection of a model's class, which worker/engine/seam/inspection.py replaces:
+# The inspection of a model's class, which worker/engine/seam/imports.py replaces:
 
 
 def test_vllm_inspects_model_classes_with_one_function_of_its_registry() -> None:

@@ -13,8 +13,7 @@ from support.settings import read_settings, start_on
 from table import LIBRARIES, ROWS, Row
 
 from worker.engine.machine import Machine
-from worker.engine.options import Options
-from worker.engine.options.exclusions import INEFFECTIVE_OPTIONS, PREREQUISITES
+from worker.engine.options import INEFFECTIVE_OPTIONS, PREREQUISITES, Options
 from worker.engine.start import steps
 from worker.engine.start.artifacts import artifacts_in_arguments, artifacts_in_settings
 from worker.engine.start.configuring import configure_engine

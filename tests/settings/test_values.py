@@ -10,7 +10,7 @@ from settings.conftest import Read, Refuse
 from support.models.minilm import MODEL
 from support.settings import machine_with_gpus
 
-from worker.engine.options.declarations import has_third_party_plugins
+from worker.engine.options.option import has_third_party_plugins
 from worker.engine.start import Start
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import gather_settings

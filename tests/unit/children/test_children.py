@@ -47,8 +47,8 @@ async def start():
     await (await TrainerProcess.start(COMMAND, low_priority=False)).wait()
 asyncio.run(start())
 """,
-    "worker.engine.seam.inspection": """
-from worker.engine.seam.inspection import call_in_fork
+    "worker.engine.seam.imports": """
+from worker.engine.seam.imports import call_in_fork
 call_in_fork(lambda: exec(os.environ["HANG"]), print)
 """,
 }

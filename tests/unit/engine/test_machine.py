@@ -10,7 +10,7 @@ from vllm.model_executor.models import registry
 from vllm.third_party import pynvml
 
 from worker.engine import machine
-from worker.engine.seam.inspection import call_in_fork, inspect_in_forks
+from worker.engine.seam.imports import call_in_fork, inspect_in_forks
 from worker.engine.seam.patches import INSPECT
 from worker.errors import MachineUnfit
 

@@ -1,15 +1,27 @@
-"""Makes the import of transformers faster, which vLLM needs."""
+"""Makes the imports of a start faster: those of transformers, and those of vLLM's inspections.
+
+While transformers is imported, it parses the sources of its models, and its own cache is too small
+for all of them.
+
+vLLM inspects a model's class in another process, since importing the class may initialize CUDA. It
+starts a new interpreter, which imports vLLM again: most of the time of a first startup. A fork of
+this process has already imported vLLM.
+"""
 
 import contextlib
 import functools
+import multiprocessing
+import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
+from pkgutil import resolve_name
 from types import ModuleType
 from typing import Any
 
-from worker.engine.seam.patches import IMPORT_STRUCTURE
+from worker import children
+from worker.engine.seam.patches import IMPORT_STRUCTURE, INSPECT
 
 
 @contextlib.contextmanager
@@ -54,3 +66,37 @@ class _StructureLoader(Loader):
         function: Any = getattr(module, IMPORT_STRUCTURE.name, None)
         if hasattr(function, "cache_info"):
             IMPORT_STRUCTURE.replace(module, functools.cache(function.__wrapped__))
+
+
+@contextlib.contextmanager
+def inspect_in_forks() -> Iterator[None]:
+    """Make vLLM inspect models in forks during this block; needs a single-threaded process."""
+    registry = resolve_name(INSPECT.owner)
+    original = getattr(registry, INSPECT.name)
+    with INSPECT.replace_temporarily(registry, lambda inspect: call_in_fork(inspect, original)):
+        yield
+
+
+def call_in_fork(function: Callable[[], Any], fallback: Callable[[Callable[[], Any]], Any]) -> Any:
+    """Call a function in a fork and return its result, which must be serializable with pickle.
+
+    If the fork fails, return the result of ``fallback``, which is called with the function.
+    """
+    receiver, sender = multiprocessing.Pipe(duplex=False)
+
+    def send_result() -> None:
+        # Discard errors of the fork: the fallback prints its own.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+        sender.send(function())
+
+    process = children.run_in_fork(send_result)
+    # The fork has the only other copy of the sender, so the pipe ends when the fork exits.
+    sender.close()
+    with receiver:
+        try:
+            return receiver.recv()
+        except EOFError:
+            # vLLM's own implementation reports the error.
+            return fallback(function)
+        finally:
+            os.waitpid(process, 0)

@@ -159,7 +159,7 @@ SANITIZE = Patch(
 INSPECT = Patch(
     owner="vllm.model_executor.models.registry",
     name="_run_in_subprocess",
-    replacement="worker.engine.seam.inspection:call_in_fork",
+    replacement="worker.engine.seam.imports:call_in_fork",
     reason="It starts an interpreter, which imports vLLM again: most of a first startup.",
     issue="https://github.com/vllm-project/vllm/issues/19317",
 )

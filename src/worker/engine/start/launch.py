@@ -26,7 +26,7 @@ from worker.engine.run.healing.core import Core
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.run.requests import media
 from worker.engine.run.unserved import UnservedModel
-from worker.engine.seam.inspection import inspect_in_forks
+from worker.engine.seam.imports import inspect_in_forks
 from worker.engine.start import Start, checks, cores
 from worker.engine.start.checks import check_token_ids, convert_first_request_refusals
 from worker.engine.start.compile_key import compiled_code_key, model_info_cache_key

@@ -23,7 +23,7 @@ from safetensors import SafetensorError, safe_open
 from vllm.config import LoRAConfig
 from vllm.lora.peft_helper import PEFTHelper
 
-from worker.engine.options.declarations import literal_or_enum_values, pydantic_fields
+from worker.engine.options.option import literal_or_enum_values, pydantic_fields
 from worker.errors import InvalidInput
 from worker.volume.adapters import CONFIG, WEIGHTS, AdapterVersion, adapter_versions
 
