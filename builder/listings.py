@@ -20,7 +20,7 @@ from catalogue import Catalogue
 from forms import Forms
 from packaging.version import Version
 
-from worker.doctor.gpus.pools import POOLS
+from worker.doctor.gpus import POOLS
 
 ROOT = Path(__file__).parent.parent
 

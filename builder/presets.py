@@ -13,8 +13,7 @@ from typing import Any
 from recipes import load_models
 
 from worker.doctor.candidate import Candidate
-from worker.doctor.findings import Fit
-from worker.doctor.gpus.choice import pool_choices
+from worker.doctor.gpus import Fit, pool_choices
 from worker.doctor.memory import judge_fit
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options

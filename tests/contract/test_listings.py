@@ -18,7 +18,7 @@ from table import Row
 
 from worker.dialects import parse_input
 from worker.dialects.table import ROUTES
-from worker.doctor.gpus.pools import POOLS
+from worker.doctor.gpus import POOLS
 from worker.engine.options.option import read_bounds
 from worker.job import OpenAIJob, RawJob
 from worker.settings import (

@@ -19,10 +19,9 @@ from support.engine.scripted import failure
 from transformers import AutoModelForCausalLM
 
 from worker.app import Worker
-from worker.doctor import this_machine
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Level
-from worker.doctor.memory import SizeRange, estimate_weight_bytes
+from worker.doctor.memory import SizeRange, check_memory, estimate_weight_bytes
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.run.description import summary_line
@@ -266,7 +265,7 @@ def test_the_doctor_accepts_only_contexts_that_fit_the_cache_of_vllm(
     # The core reserves one block.
     for context, expected in ((tokens - block, Level.OK), (tokens + 1, Level.FAIL)):
         model = candidate(settings, MAX_MODEL_LEN=str(context))
-        findings = this_machine.check_memory([model], Machine(cpu=True), 1024, 64 * GIB)
+        findings = check_memory([model], Machine(cpu=True), 1024, 64 * GIB)
         assert {finding.topic: finding.level for finding in findings} == {
             "memory": Level.OK,
             "cache": expected,

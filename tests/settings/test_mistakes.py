@@ -9,7 +9,7 @@ from support.processes.commands import HANDLER, WORKER, run_command
 from support.settings import machine_with_gpus
 from support.tables.planted_mistakes import SECRET, SINGLE, TOGETHER, TYPOS, write_files
 
-from worker.doctor.gpus.choice import parse_choice
+from worker.doctor.gpus import parse_choice
 from worker.engine.variables import find_variable_mistakes
 
 

@@ -29,7 +29,6 @@ from support.tables.starts import (
 
 from worker import doctor
 from worker.doctor.findings import has_failure, render
-from worker.doctor.gpus import report
 from worker.settings.environment import environ_with_secrets
 from worker.settings.sources import gather_settings
 
@@ -94,7 +93,7 @@ def examine_for_gpus(gpus: str) -> tuple[bool, str]:
     # Uses a file, because vLLM 0.29 temporarily closes the file descriptor of standard output.
     with TemporaryFile("w+") as output:
         with contextlib.redirect_stdout(output):
-            status = report.main(gather_settings(environ_with_secrets()), gpus, None)
+            status = doctor.main(gather_settings(environ_with_secrets()), gpus)
         output.seek(0)
         return status != 0, " ".join(output.read().split())
 

@@ -1,7 +1,11 @@
 """Checks whether the worker would start, without starting it, and proposes changes if it would not.
 
-The checks read the same variables as a worker that starts, query the hub and vLLM about the models,
-and estimate the memory. They start no engine and download no weights.
+``handler.py --check`` calls ``main``. ``run_all_checks`` reads the same variables as a worker that
+starts, and yields ``findings``. While vLLM is imported, ``lookups`` looks the models up, on the
+disk and on the hub. ``engines`` then runs the phases of a start until a core would start, and makes
+a ``Candidate`` of each engine that vLLM accepts. ``memory`` judges whether these fit into the
+memory: of this machine or, with ``--gpu``, of the GPUs in ``gpus``. No engine is started, and no
+weights are downloaded.
 """
 
 import contextlib
@@ -10,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +22,12 @@ from worker.doctor.findings import Finding, Level, has_failure, render
 from worker.engine.start import Start
 from worker.errors import WorkerError
 from worker.settings import Settings
-from worker.settings.environment import has_job_queue, set_unset_variables, unset_variable
+from worker.settings.environment import (
+    has_job_queue,
+    set_unset_variables,
+    set_variable,
+    unset_variable,
+)
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import RawSettings
 from worker.volume import Volume
@@ -26,6 +36,7 @@ from worker.volume.location import VolumeLocation
 if TYPE_CHECKING:
     # Imported later, when the variables that the hub's library and vLLM read have been exported.
     from worker.doctor.engines import JudgeGpus
+    from worker.doctor.memory import GpuJudge
     from worker.engine.machine import Machine
 
 # Variables that silence libraries, whose messages would appear between the findings.
@@ -35,6 +46,15 @@ _QUIET_LIBRARIES = {
     "TRANSFORMERS_VERBOSITY": "error",
     "VLLM_LOGGING_LEVEL": "CRITICAL",
 }
+# Variable that selects vLLM's platform. For other GPUs it is set to the CPU, on which vLLM builds a
+# model without its weights.
+_TARGET = "VLLM_TARGET_DEVICE"
+# Finding on every GPU that is not in this machine, so that the result is never just ``ok``.
+_UNSEEN_GPU = Finding(
+    Level.UNKNOWN,
+    "GPU",
+    "its driver, and the kernels that vLLM would choose there, are not checked",
+)
 
 
 def main(raw_settings: RawSettings, gpu: str = "", prices: str = "") -> int:
@@ -50,12 +70,45 @@ def main(raw_settings: RawSettings, gpu: str = "", prices: str = "") -> int:
     logging.getLogger("worker").setLevel(logging.WARNING)
     logging.getLogger("vllm").setLevel(logging.CRITICAL)
     if gpu:
-        from worker.doctor.gpus import report  # noqa: PLC0415 - it is rarely needed
-
-        return report.main(raw_settings, gpu, Path(prices) if prices else None)
+        return _check_for_gpus(raw_settings, gpu, prices)
     findings = list(run_all_checks(raw_settings))
     sys.stdout.write(render(findings))
     return int(has_failure(findings))
+
+
+def _check_for_gpus(raw_settings: RawSettings, gpu: str, prices: str) -> int:
+    """Print findings for one choice of GPUs or all pools; return 1 if the worker starts nowhere."""
+    from worker.doctor import gpus  # noqa: PLC0415 - it is rarely needed
+
+    cost = gpus.read_prices(Path(prices)) if prices else {}
+    set_variable(_TARGET, "cpu")
+    all_pools = gpu.strip().lower() == gpus.ALL_POOLS
+    if all_pools:
+        choice = gpus.pool_choices(gpus.min_gpu_count(raw_settings.main_options))[-1]
+    else:
+        choice = gpus.parse_choice(gpu)
+    verdicts: list[gpus.Verdict] = []
+
+    def judge_gpus(judge: "GpuJudge") -> Iterator[Finding]:
+        if all_pools:
+            # Without the options that were refused.
+            count = gpus.min_gpu_count(judge.models[0].engine.operator_options)
+            verdicts.extend(chain.from_iterable(map(judge.verdicts, gpus.pool_choices(count))))
+        else:
+            verdict, price = judge.worst_verdict(choice), gpus.price_text(choice, cost)
+            change = "--gpu all lists the GPUs on which it fits"
+            yield gpus.verdict_finding(verdict, change, price)
+        yield _UNSEEN_GPU
+
+    findings = list(run_all_checks(raw_settings, choice.to_machine, judge_gpus))
+    if not verdicts:
+        # A single choice has a finding instead of a table; without a model there are no verdicts.
+        sys.stdout.write(render(findings))
+        return int(has_failure(findings) or all_pools)
+    any_fits = any(verdict.fit is not gpus.Fit.NO for verdict in verdicts)
+    where = " on the GPUs where the model fits" if any_fits else " on none of them"
+    sys.stdout.write(render(findings, gpus.render_table(verdicts, cost), where))
+    return int(has_failure(findings) or not any_fits)
 
 
 def run_all_checks(
@@ -86,6 +139,48 @@ def run_all_checks(
             yield from engines.check_engines(lookups, accepted, judge)
 
 
+def _read_options(start: Start, machine: "Machine | None") -> tuple[Start | None, list[Finding]]:
+    """Read the options of a start; return it, or None if they can't be read, and findings.
+
+    If settings are wrong, the start that is returned is another one, without these settings.
+    """
+    try:
+        start.read_options(machine)
+    except SettingsError as error:
+        wrong = error
+    except WorkerError as error:
+        return None, [Finding(Level.FAIL, "vLLM", error.message)]
+    else:
+        accepted = Finding(Level.OK, "settings", f"{', '.join(start.accepted_settings)}: accepted")
+        return start, [accepted, *_warning_findings(start.warnings)]
+
+    findings = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in wrong.mistakes]
+    # The name of a mistake in several variables lists all of them.
+    names = {name for mistake in wrong.mistakes for name in mistake.name.split(", ")}
+    for name in names:
+        # vLLM reads some variables itself, so excluding them from the settings is not enough.
+        unset_variable(name)
+    valid = None
+    if _is_vllm_imported():
+        rest = Start.read(start.raw.without_settings(names))
+        with contextlib.suppress(WorkerError):
+            rest.read_options(machine)
+            valid = rest
+    if valid:
+        text = f"{findings[-1].text}\nthe checks below ignore {', '.join(sorted(names))}"
+        findings[-1] = replace(findings[-1], text=text)
+    return valid, [*findings, *_warning_findings(wrong.warnings)]
+
+
+def _warning_findings(texts: Sequence[str]) -> list[Finding]:
+    return [Finding(Level.WARN, "settings", text) for text in texts]
+
+
+def _is_vllm_imported() -> bool:
+    """Return whether vLLM has been imported; after a failed import another one would fail, too."""
+    return "worker.engine.options" in sys.modules
+
+
 def report_volume(settings: Settings) -> Iterator[Finding]:
     """Yield findings on the network volume of this machine, and on long work on it."""
     location = VolumeLocation.from_settings(settings)
@@ -112,48 +207,3 @@ def missing_key_note(settings: Settings) -> str:
         "batches and fine-tunes that a job's time limit or a stopped worker interrupts continue "
         "only while a worker is up, or when somebody asks for them: set BATCH_API_KEY"
     )
-
-
-def _read_options(start: Start, machine: "Machine | None") -> tuple[Start | None, list[Finding]]:
-    """Read the options of a start; return it, or None if they can't be read, and findings.
-
-    If settings are wrong, the start that is returned is another one, without these settings.
-    """
-    try:
-        start.read_options(machine)
-    except SettingsError as error:
-        return _read_valid_options(start.raw, error, machine)
-    except WorkerError as error:
-        return None, [Finding(Level.FAIL, "vLLM", error.message)]
-    accepted = Finding(Level.OK, "settings", f"{', '.join(start.accepted_settings)}: accepted")
-    return start, [accepted, *_warning_findings(start.warnings)]
-
-
-def _read_valid_options(
-    raw: RawSettings, error: SettingsError, machine: "Machine | None"
-) -> tuple[Start | None, list[Finding]]:
-    wrong = [Finding(Level.FAIL, "settings", str(mistake)) for mistake in error.mistakes]
-    # The name of a mistake in several variables lists all of them.
-    names = {name for mistake in error.mistakes for name in mistake.name.split(", ")}
-    for name in names:
-        # vLLM reads some variables itself, so excluding them from the settings is not enough.
-        unset_variable(name)
-    valid = None
-    if _is_vllm_imported():
-        start = Start.read(raw.without_settings(names))
-        with contextlib.suppress(WorkerError):
-            start.read_options(machine)
-            valid = start
-    if valid:
-        text = f"{wrong[-1].text}\nthe checks below ignore {', '.join(sorted(names))}"
-        wrong[-1] = replace(wrong[-1], text=text)
-    return valid, [*wrong, *_warning_findings(error.warnings)]
-
-
-def _is_vllm_imported() -> bool:
-    """Return whether vLLM has been imported; after a failed import another one would fail, too."""
-    return "worker.engine.options" in sys.modules
-
-
-def _warning_findings(texts: Sequence[str]) -> list[Finding]:
-    return [Finding(Level.WARN, "settings", text) for text in texts]

@@ -21,8 +21,7 @@ from support.settings import read_settings
 from support.tables.models import RECORDED_MODELS
 
 from worker.doctor.candidate import Candidate
-from worker.doctor.findings import Fit, Verdict
-from worker.doctor.gpus.choice import parse_choice
+from worker.doctor.gpus import Fit, Verdict, parse_choice
 from worker.doctor.memory import GpuJudge
 from worker.engine.machine import Gpu, Machine
 

@@ -61,8 +61,8 @@ def test_a_vllm_for_gpus_on_a_machine_without_gpus_is_reported() -> None:
     assert "vLLM finds no GPU on this machine" in words(report)
 
 
-# unit/doctor/gpus tests prices, pools and other models; unit/store tests that no weights are
-# downloaded.
+# unit/doctor/test_gpus.py tests prices, pools and other models; unit/store tests that no weights
+# are downloaded.
 def test_a_gpu_is_judged_on_a_machine_without_gpus(demo_model: Path, tmp_path: Path) -> None:
     folder = RECORDED_MODELS["GQA"].write(tmp_path / "model")
     for file in demo_model.glob("tokenizer*"):

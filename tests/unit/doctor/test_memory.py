@@ -14,9 +14,7 @@ from support.models import configs
 from support.tables.models import RECORDED_MODELS
 
 from worker.doctor.candidate import Candidate
-from worker.doctor.findings import Fit
-from worker.doctor.gpus.choice import GpuChoice, parse_choice
-from worker.doctor.gpus.pools import GpuType
+from worker.doctor.gpus import Fit, GpuChoice, GpuType, parse_choice
 from worker.doctor.memory import GpuJudge, SizeRange, estimate_weight_bytes
 from worker.engine.cache_plan import KvCachePlan
 from worker.engine.machine import Gpu, Machine

@@ -17,9 +17,9 @@ from support.doctor import (
 from support.models import configs
 from support.tables.models import RECORDED_MODELS
 
-from worker.doctor import this_machine
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
+from worker.doctor.memory import check_memory
 from worker.engine.machine import Gpu, Machine
 from worker.process.estimates import GIB
 
@@ -44,9 +44,7 @@ def check_machine(
     """Return the first finding that is not OK, or the last one."""
     settings = dict(word.split("=") for word in words.split())
     findings = list(
-        this_machine.check_memory(
-            [candidate(machine, config, **settings)], machine, min_model_len, gib * GIB
-        )
+        check_memory([candidate(machine, config, **settings)], machine, min_model_len, gib * GIB)
     )
     return next((found for found in findings if found.level is not OK), findings[-1])
 
@@ -143,7 +141,7 @@ def test_the_capability_of_a_local_gpu_is_not_checked() -> None:
 def test_an_embedder_has_no_minimum_context() -> None:
     main = candidate(RTX_4090, CONFIG)
     embedder = replace(main, engine=replace(main.engine, prefix="EMBEDDING_"))
-    first, second = this_machine.check_memory([main, embedder], RTX_4090, 100_000, GIB)
+    first, second = check_memory([main, embedder], RTX_4090, 100_000, GIB)
     assert (first.level, first.topic) == (FAIL, "memory")
     assert (second.level, second.topic) == (WARN, "embedder: memory")
 
@@ -151,7 +149,7 @@ def test_an_embedder_has_no_minimum_context() -> None:
 def test_weights_of_unknown_size_make_the_verdict_unknown() -> None:
     known = candidate()
     unknown = replace(known, snapshot=replace(known.snapshot, weights=(), tensors=None))
-    assert only_finding(this_machine.check_memory([unknown], RTX_4090, 1024, GIB)).level is UNKNOWN
+    assert only_finding(check_memory([unknown], RTX_4090, 1024, GIB)).level is UNKNOWN
 
 
 def test_only_as_many_gpus_are_used_as_the_number_of_heads_allows() -> None:
@@ -234,12 +232,12 @@ def test_two_caches_add_up(
 ) -> None:
     monkeypatch.setenv(SPACE, str(space))
     engines = [candidate(CPU, CONFIG), candidate(CPU, RECORDED_MODELS[second].config)]
-    *_, found = this_machine.check_memory(engines, CPU, 1024, gib * GIB)
+    *_, found = check_memory(engines, CPU, 1024, gib * GIB)
     assert found.topic == "memory together"
     assert (found.level, found.change) == (level, change), found.text
 
 
 def test_a_vllm_build_for_gpus_needs_a_gpu() -> None:
     found = Candidate(arguments(CPU), LLAMA)
-    finding = only_finding(this_machine.check_memory([found], Machine(cpu=False), 1024, 64 * GIB))
+    finding = only_finding(check_memory([found], Machine(cpu=False), 1024, 64 * GIB))
     assert (finding.level, finding.topic) == (FAIL, "parallel")

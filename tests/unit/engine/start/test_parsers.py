@@ -8,7 +8,7 @@ import pytest
 from support.doctor import CPU, candidate, options
 from support.settings import start_on
 
-from worker.doctor import checks
+from worker.doctor import engines
 from worker.doctor.findings import Level
 from worker.engine.arguments import EngineArguments
 from worker.engine.options.combinations import REASONING_PARSER, TOOL_PARSER
@@ -127,11 +127,11 @@ def test_a_model_of_no_family_starts_without_a_parser(demo_model: Path) -> None:
 
 
 def test_the_doctor_reports_the_parsers_that_auto_selects() -> None:
-    (found,) = checks.report_parsers(candidate(TOOL_CALL_PARSER="auto"))
+    (found,) = engines.report_parsers(candidate(TOOL_CALL_PARSER="auto"))
     # Only config.json is known, and the model is called org/name.
     assert found.level is Level.WARN
     assert found.text.startswith("TOOL_CALL_PARSER=none: no family")
     named = candidate(TOOL_CALL_PARSER="auto", SERVED_MODEL_NAME="x", MODEL="me/Llama-3.1-mine")
-    (found,) = checks.report_parsers(named)
+    (found,) = engines.report_parsers(named)
     assert (found.level, "llama3_json" in found.text) == (Level.OK, True)
-    assert [*checks.report_parsers(candidate())] == []
+    assert [*engines.report_parsers(candidate())] == []

@@ -18,7 +18,7 @@ from support.doctor import (
 from support.models import configs as models
 from support.tables.models import RECORDED_MODELS
 
-from worker.doctor import checks
+from worker.doctor import engines
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, has_failure, summary
 from worker.store import File, Origin, Snapshot
@@ -35,7 +35,7 @@ def llama(**changed: Any) -> dict[str, Any]:
 def architecture_finding(architecture: str, **changed: Any) -> Finding:
     settings = changed.pop("settings", {})
     model, findings = rehearse(llama(architectures=[architecture], **changed), **settings)
-    return only_finding(findings or checks.report_architecture(model) if model else findings)
+    return only_finding(findings or engines.report_architecture(model) if model else findings)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_vllm_decides_about_the_quantisation(method: str, change: str | None) ->
 
 def test_the_quantisation_of_a_checkpoint_is_reported() -> None:
     model = candidate(config=llama(quantization_config={"quant_method": "fp8"}))
-    assert only_finding(checks.report_quantization(model)).text == "fp8"
-    assert [*checks.report_quantization(candidate())] == []
+    assert only_finding(engines.report_quantization(model)).text == "fp8"
+    assert [*engines.report_quantization(candidate())] == []
 
 
 def snapshot_to_download(size: int, place: Path) -> Snapshot:
@@ -112,13 +112,13 @@ def snapshot_to_download(size: int, place: Path) -> Snapshot:
 
 def test_a_disk_that_is_too_small_fails(tmp_path: Path) -> None:
     place = tmp_path / "models--a--b"
-    assert only_finding(checks.check_disk_space(snapshot_to_download(10**18, place))).level is FAIL
-    assert only_finding(checks.check_disk_space(snapshot_to_download(1, place))).level is OK
-    assert list(checks.check_disk_space(LLAMA)) == []
+    assert only_finding(engines.check_disk_space(snapshot_to_download(10**18, place))).level is FAIL
+    assert only_finding(engines.check_disk_space(snapshot_to_download(1, place))).level is OK
+    assert list(engines.check_disk_space(LLAMA)) == []
 
 
 def check_start_time(found: Candidate, **environ: str) -> Finding:
-    return only_finding(checks.check_startup_timeout([found], environ))
+    return only_finding(engines.check_startup_timeout([found], environ))
 
 
 def test_a_startup_longer_than_the_platforms_timeout_is_a_warning(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_startup_without_compiling_is_shorter() -> None:
 
 def test_the_report_names_the_place_of_a_model_and_the_skipped_places() -> None:
     skipped = ("image: it holds org/other@main", "platform's cache: it does not have it")
-    found = only_finding(checks.report_origin(Snapshot(**{**vars(LLAMA), "skipped": skipped})))
+    found = only_finding(engines.report_origin(Snapshot(**{**vars(LLAMA), "skipped": skipped})))
     assert found.level is OK
     assert "was found in the volume" in found.text
     assert found.text.endswith(f"; skipped: {skipped[0]}; {skipped[1]}")
@@ -164,7 +164,7 @@ def test_a_length_beyond_the_models_maximum_is_a_warning_unless_overridden(
     settings: dict[str, Any], level: Level, change: str
 ) -> None:
     found = only_finding(
-        checks.report_context_length(candidate(MAX_MODEL_LEN="200000", **settings))
+        engines.report_context_length(candidate(MAX_MODEL_LEN="200000", **settings))
     )
     assert (found.level, found.change) == (level, change)
 
@@ -198,7 +198,7 @@ def test_a_context_beyond_the_models_can_be_reached_with_yarn() -> None:
     accepted, findings = rehearse(QWEN_3, MAX_MODEL_LEN="65536", **{name: value})
     assert accepted
     assert findings == []
-    assert only_finding(checks.report_context_length(accepted)).level is OK
+    assert only_finding(engines.report_context_length(accepted)).level is OK
     assert accepted.cache_plan().rope_factors == {1.6}
 
 
@@ -279,6 +279,8 @@ def test_malformed_configurations_raise_no_errors(key: str) -> None:
     rest = {} if key == "architectures" else config
     for junk in JUNK:
         model, findings = rehearse({**rest, key: junk})
-        reports = [report for one in checks.MODEL_REPORTS for report in one(model)] if model else []
+        reports = (
+            [report for one in engines.MODEL_REPORTS for report in one(model)] if model else []
+        )
         assert model or findings
         assert all(finding.text for finding in [*findings, *reports])

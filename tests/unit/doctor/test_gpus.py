@@ -6,9 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from worker.doctor.findings import NO_WEIGHTS, Fit, Level, Verdict, verdict_finding
-from worker.doctor.gpus.choice import parse_choice, read_prices
-from worker.doctor.gpus.report import render_table
+from worker.doctor.findings import Level
+from worker.doctor.gpus import (
+    NO_WEIGHTS,
+    Fit,
+    Verdict,
+    parse_choice,
+    read_prices,
+    render_table,
+    verdict_finding,
+)
 from worker.errors import StartFailed
 
 
