@@ -19,10 +19,10 @@ from worker.job import (
     RawJob,
 )
 from worker.limits.bodies import DEFAULT_MEGABYTES, check_size
-from worker.routes import generation, lists
-from worker.routes.abilities import check_model_ability
+from worker.routes import generation
 from worker.routes.answer import Answer
 from worker.routes.generation import MakeFormatter
+from worker.routes.models import check_model_ability
 from worker.routes.resources import Resources
 from worker.validation import (
     MAX_MISTAKES,
@@ -110,7 +110,7 @@ def make_answer(
             check_model_ability(
                 job.shared.model, [engines.main_engine], engines, "prompts and messages"
             )
-            return lists.make_answer(
+            return generation.make_list_answer(
                 job, request_id, engines.main_engine, settings, FORMATTERS[job.shared.format]
             )
         case LongJob() if job.kind in settings.disabled:

@@ -3,6 +3,7 @@
 Raw jobs and LLM Engine's completion routes return such answers.
 """
 
+import asyncio
 import contextlib
 import math
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
@@ -11,14 +12,22 @@ from functools import partial
 from itertools import chain
 from typing import Any, Protocol
 
-from worker.chunking import PIECES_LIMIT_BYTES, RESULT_LIMIT_BYTES, ChunkPolicy, Piece
+from worker.chunking import ONE_BY_ONE, PIECES_LIMIT_BYTES, RESULT_LIMIT_BYTES, ChunkPolicy, Piece
 from worker.engine import Delta, Engine
-from worker.job import RawJob
+from worker.errors import (
+    AnswerTooLarge,
+    EngineDead,
+    EngineSuspended,
+    RequestError,
+    WorkerError,
+    hide_defects,
+)
+from worker.job import PromptListJob, RawJob
 from worker.limits.shapes import RAW_SHAPE
 from worker.limits.table import RequestToCheck, check_request
+from worker.progress import Progress
 from worker.record import Usage
-from worker.routes.answer import Answer, json_size
-from worker.routes.retries import retry_before_first_piece
+from worker.routes.answer import Answer, json_size, retry_before_first_piece
 from worker.settings import Settings
 from worker.validation import SAMPLING_PARAMS
 
@@ -114,3 +123,163 @@ def _split_delta(delta: Delta, max_bytes: float) -> Iterator[Piece[Delta]]:
     second_half = replace(delta, **{name: part[middle:] for name, part in largest.items()})
     yield from _split_delta(first_half, max_bytes)
     yield from _split_delta(second_half, max_bytes)
+
+
+# Minimum number of prompts in a list that reports its progress by default.
+MIN_ITEMS_FOR_PROGRESS = 100
+
+# Policy that fills a yield with as many results as fit.
+FULL_CHUNKS = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
+
+# The index of an item in the list, and its result.
+IndexedResult = tuple[int, dict[str, Any]]
+
+
+class ChoiceLimiter:
+    """Limits the number of concurrent choices; slots are acquired in the order of the calls."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._free_slots = asyncio.Semaphore(total)
+        self._lock = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def acquire(self, choices: int) -> AsyncGenerator[None, None]:
+        """Acquire one slot for each choice, at most all slots, and release them after the block."""
+        acquired = 0
+        try:
+            # Only one item at a time acquires slots. Otherwise, several could each hold some slots
+            # and wait forever for the others.
+            async with self._lock:
+                while acquired < min(choices, self.total):
+                    await self._free_slots.acquire()
+                    acquired += 1
+            yield
+        finally:
+            for _ in range(acquired):
+                self._free_slots.release()
+
+
+def make_list_answer(
+    job: PromptListJob,
+    request_id: str,
+    engine: Engine,
+    settings: Settings,
+    make_formatter: MakeFormatter,
+) -> Answer[IndexedResult]:
+    """Return the answer to a list of prompts: a piece is the result of one item, or its error.
+
+    In a stream, results are yielded one at a time, as soon as they are ready. Otherwise they are in
+    the list's order, and a yield contains as many as fit.
+
+    Raises:
+        RequestError: The parameters that all items share exceed a limit.
+    """
+    check_request(RequestToCheck(job.shared.body_to_check, RAW_SHAPE, settings, SAMPLING_PARAMS))
+    total = len(job.items)
+    progress = Progress(done=0, total=total)
+    usage = Usage()
+
+    async def answer_item(index: int, slots: ChoiceLimiter) -> Piece[IndexedResult]:
+        item = job.items[index]
+        choices = item.sampling_params.num_candidates if isinstance(item, RawJob) else 1
+        async with slots.acquire(choices):
+            checked_item = _item_or_limit_error(item, job.shared, settings)
+            result, size = await _make_result(
+                checked_item, f"{request_id}-{index}", engine, usage, make_formatter
+            )
+        progress.update(done=progress.values["done"] + 1)
+        return Piece((index, result), weight=1, size=size)
+
+    async def pieces() -> AsyncGenerator[Piece[IndexedResult], None]:
+        await engine.check_job(job.shared)
+        # Twice the engine's slots keep it busy. More would wait in its queue, ahead of other jobs.
+        slots = ChoiceLimiter(2 * engine.slots)
+        tasks = [asyncio.create_task(answer_item(index, slots)) for index in range(total)]
+        try:
+            for task in asyncio.as_completed(tasks) if job.stream else tasks:
+                yield await task
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    reports_progress = total >= MIN_ITEMS_FOR_PROGRESS if job.use_tqdm is None else job.use_tqdm
+    return Answer(
+        stream=True,
+        pieces=partial(retry_before_first_piece, engine, request_id, pieces),
+        render=_render_item if job.stream else _render_outputs,
+        policy=ONE_BY_ONE if job.stream else FULL_CHUNKS,
+        usage=usage,
+        progress=progress if reports_progress else None,
+    )
+
+
+def _item_or_limit_error(
+    item: RawJob | WorkerError, shared: RawJob, settings: Settings
+) -> RawJob | WorkerError:
+    """Return an item, or an error if its text or its own (not shared) parameters exceed a limit."""
+    if not isinstance(item, RawJob):
+        return item
+    body = item.body_to_check
+    if item.sampling_params is shared.sampling_params:
+        body = {key: value for key, value in body.items() if key in RAW_SHAPE.text_keys}
+    try:
+        check_request(RequestToCheck(body, RAW_SHAPE, settings, SAMPLING_PARAMS))
+    except RequestError as error:
+        return error
+    return item
+
+
+async def _make_result(
+    item: RawJob | WorkerError, id: str, engine: Engine, usage: Usage, make_formatter: MakeFormatter
+) -> tuple[dict[str, Any], int]:
+    """Return the result of one item or the body of its error, and the size in bytes as JSON.
+
+    Raises:
+        EngineSuspended, EngineDead: The whole job fails, since another worker can answer all of it.
+    """
+    try:
+        with hide_defects(id):
+            result = await _generate_result(item, id, engine, usage, make_formatter)
+    except (EngineSuspended, EngineDead):
+        raise
+    except WorkerError as error:
+        result = error.body(id)
+    if (size := json_size(result)) > PIECES_LIMIT_BYTES:
+        message = (
+            f"This result has {size:,} bytes and a yield has at most {PIECES_LIMIT_BYTES:,}: "
+            "ask for fewer tokens or log probabilities."
+        )
+        result = AnswerTooLarge(message).body(id)
+        size = json_size(result)
+    return result, size
+
+
+async def _generate_result(
+    item: RawJob | WorkerError, id: str, engine: Engine, usage: Usage, make_formatter: MakeFormatter
+) -> dict[str, Any]:
+    if isinstance(item, WorkerError):
+        raise item
+    formatter = make_formatter(item, id)
+    generate = partial(engine.generate, item, id, in_list=True)
+    attempts = retry_before_first_piece(engine, id, generate)
+    async with contextlib.aclosing(attempts) as deltas:
+        choices = [delta async for delta in deltas]
+    usage.add(choices[-1].prompt_tokens, sum(choice.tokens for choice in choices))
+    usage.is_truncated |= any(is_cut_by_default(item, choice) for choice in choices)
+    return formatter.format_item(choices)
+
+
+def _render_item(results: list[IndexedResult]) -> dict[str, Any]:
+    """Return one yield with a result, or an empty one."""
+    if not results:
+        return {}
+    ((index, result),) = results
+    return {"index": index, "result": result}
+
+
+def _render_outputs(results: list[IndexedResult]) -> dict[str, Any]:
+    """Return one yield of results in order, with the index of the first one unless it is 0."""
+    index = results[0][0] if results else 0
+    return {**({"index": index} if index else {}), "outputs": [result for _, result in results]}

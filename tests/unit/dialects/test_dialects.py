@@ -13,7 +13,7 @@ from worker.dialects import make_answer, parse_input
 from worker.engine import Delta, Model
 from worker.errors import UnknownRoute
 from worker.routes.answer import Answer, json_size
-from worker.routes.lists import ChoiceLimiter
+from worker.routes.generation import ChoiceLimiter
 from worker.routes.resources import Resources
 
 EMBEDDINGS = "/v1/embeddings"

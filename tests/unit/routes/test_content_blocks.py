@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from worker.errors import InvalidInput
-from worker.routes.content_blocks import convert_blocks
+from worker.routes.conversations import convert_blocks
 
 URL = "data:image/png;base64,AAAA"
 SOURCE = {"type": "base64", "media_type": "image/png", "data": "AAAA"}

@@ -27,9 +27,8 @@ from worker.job import OpenAIJob
 from worker.json_lines import escape_line_breaks
 from worker.record import Usage
 from worker.routes import events
-from worker.routes.abilities import check_model_ability, describe_ability
-from worker.routes.answer import Answer, json_size
-from worker.routes.retries import retry_before_first_piece
+from worker.routes.answer import Answer, json_size, retry_before_first_piece
+from worker.routes.models import check_model_ability, describe_ability
 from worker.routes.route import Route
 from worker.settings import Settings
 
