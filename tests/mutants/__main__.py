@@ -44,7 +44,7 @@ TESTED_BY = {
     "src/worker/batches": "tests/unit/batches",
     "src/worker/fine_tunes": "tests/unit/fine_tunes",
     "src/worker/dialects/llm_engine": "tests/unit/dialects/llm_engine",
-    "src/worker/dialects/openai/objects.py": "tests/unit/dialects/openai",
+    "src/worker/dialects/openai/fine_tuning.py": "tests/unit/dialects/openai",
     "src/worker/volume/lease.py": "tests/unit/volume/test_lease.py",
     "src/worker/masking.py": "tests/unit/test_masking.py",
     "src/worker/logs/reader.py": "tests/unit/logs",

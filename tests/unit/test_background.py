@@ -20,7 +20,7 @@ from support.serve_client import HELLO, client_of
 from worker.background import MAX_TAKEN_UP, BackgroundWork
 from worker.batches.record import Batch
 from worker.batches.store import Batches
-from worker.dialects.openai import objects
+from worker.dialects.openai.batches import batch_object
 from worker.errors import EngineDead, VolumeError
 from worker.long_work.record import WorkReference
 from worker.routes.resources import OrphanedWork, StartWork
@@ -95,7 +95,7 @@ async def test_unfinished_batches_are_continued_at_startup(
     async with start_service(engine, FILES_PATH=str(tmp_path)):
         for batch in batches:
             await poll_until(batch.has_ended)
-    assert [len(results(tmp_path, objects.batch(batch))[0]) for batch in batches] == [3, 3]
+    assert [len(results(tmp_path, batch_object(batch))[0]) for batch in batches] == [3, 3]
     # The finished batch was not run again.
     assert len(engine.requests) == 2 + 3 + 3
 
@@ -115,7 +115,7 @@ async def test_two_workers_that_see_the_same_orphan_run_it_once(
         await asyncio.gather(*runs)
         counts = sorted(len(each.requests) for each in (engine, slow_engine))
     assert counts == [0, 200]
-    assert len(results(tmp_path, objects.batch(batch))[0]) == 200
+    assert len(results(tmp_path, batch_object(batch))[0]) == 200
 
 
 async def test_a_server_without_a_volume_answers_chats(

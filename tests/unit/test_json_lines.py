@@ -28,7 +28,7 @@ from worker import local
 from worker.batches.finish import encode_result_line
 from worker.batches.lines import BatchLimits
 from worker.dialects.llm_engine import batch_inputs, batch_output, completions
-from worker.dialects.llm_engine.batch_requests import BatchCompletionsRequest
+from worker.dialects.llm_engine.batch_inputs import BatchCompletionsRequest
 from worker.fine_tunes.sources import RowSources
 from worker.json_lines import encode_unchecked_line
 from worker.routes import events

@@ -8,7 +8,7 @@ from worker.batches.record import Batch, StoredBatch
 from worker.batches.shard import AnswerRequest
 from worker.batches.step import WIND_DOWN_S, BatchStep
 from worker.dialects import table
-from worker.dialects.openai import objects
+from worker.dialects.openai.batches import batch_object
 from worker.errors import NoEngine, OnOtherVolume, WorkerError
 from worker.job import BatchJob
 from worker.job.openai import BatchLine
@@ -65,7 +65,7 @@ def make_answer(
         line = resources.lines[job.kind]
         async with resources.open_attempt(batch, limit, in_background=spec.background) as attempt:
             outcome = await runner.run_steps(batches, batch, attempt, step, line)
-        response = {"batch": await asyncio.to_thread(objects.batch, batch)}
+        response = {"batch": await asyncio.to_thread(batch_object, batch)}
         counts = response["batch"]["usage"]
         usage.add(counts["input_tokens"], counts["output_tokens"])
         return (

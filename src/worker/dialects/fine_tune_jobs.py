@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Any
 
-from worker.dialects.openai import objects
+from worker.dialects.openai.fine_tuning import job_object
 from worker.errors import OnOtherVolume
 from worker.fine_tunes.creation import FineTuneCreator, check_base_model
 from worker.fine_tunes.record import FineTune
@@ -52,7 +52,7 @@ def make_answer(
             outcome = await run_fine_tune(
                 resources.fine_tunes, fine_tune, setup, attempt, line, progress
             )
-        body = {"fine_tune": await asyncio.to_thread(objects.fine_tuning_job, fine_tune)}
+        body = {"fine_tune": await asyncio.to_thread(job_object, fine_tune)}
         return (
             body | await resources.start_long_jobs(fine_tune.work_reference)
             if outcome == "left" and not spec.background

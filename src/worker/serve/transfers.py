@@ -17,8 +17,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 
 from worker.dialects.llm_engine.models import BASE_URL_KEY, DOWNLOAD_PATH, FILE_PATH
-from worker.dialects.openai import objects
-from worker.dialects.openai.files import CONTENT_PATH, FILES_PATH, Upload
+from worker.dialects.openai.files import CONTENT_PATH, FILES_PATH, Upload, file_object
 from worker.dialects.table import find_enabled_route
 from worker.errors import InvalidInput, NoSuchObject, VolumeError
 from worker.files import MEGABYTE, Files
@@ -111,7 +110,7 @@ class FileTransfers:
             stored = await asyncio.to_thread(upload.receive, self._files, source)
         finally:
             await form.close()
-        return objects.file(stored)
+        return file_object(stored)
 
     async def _read_form(self, request: Request) -> FormData:
         """Read a form; a large file in it is stored in a temporary file."""

@@ -23,7 +23,7 @@ from support.volume.records import all_records
 from worker.batches.parts import PartWriter, PendingLine
 from worker.batches.record import Batch
 from worker.batches.store import Batches
-from worker.dialects.openai import objects
+from worker.dialects.openai.batches import batch_object
 from worker.errors import Conflict, NoSuchObject
 from worker.long_work.record import STALE_S
 from worker.long_work.records import MAX_DEATHS
@@ -99,7 +99,7 @@ async def test_two_concurrent_ends_of_a_batch_write_the_same_result(
         asyncio.to_thread(batch_worker.batches.end, batch, "expired"),
     )
     assert first == second == batch.result
-    output, errors = batch_worker.results(objects.batch(batch))
+    output, errors = batch_worker.results(batch_object(batch))
     assert len(output) + len(errors) == COUNT
     file_ids = {file.id for file in batch_worker.batches.files.list(purpose="batch_output").data}
     assert file_ids == {first.output_file_id, first.error_file_id}
@@ -247,7 +247,7 @@ async def test_a_cancelled_batch_ends_although_its_input_was_removed(
     shutil.rmtree(batch_worker.root / "worker" / "files" / batch.request.input_file_id)
     batch.cancel()
     batch_worker.batches.end_if_due(batch)
-    response = objects.batch(batch)
+    response = batch_object(batch)
     assert (response["status"], response["error_file_id"]) == ("cancelled", None)
     output = file_lines(batch_worker.root, response["output_file_id"])
     assert len(output) == batch.counts().completed

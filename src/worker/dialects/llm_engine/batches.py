@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 from worker.batches.record import Batch, BatchStatus, StoredBatch
 from worker.dialects.llm_engine import batch_inputs
+from worker.dialects.llm_engine.batch_inputs import BatchCompletionsRequest, PriorityUpdate
 from worker.dialects.llm_engine.batch_output import OUTPUTS, ArrayOutput
-from worker.dialects.llm_engine.batch_requests import BatchCompletionsRequest, PriorityUpdate
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
 from worker.files import FILE_PREFIX as FILE
 from worker.routes.long_work import cancel_batch, check_batch_route

@@ -7,7 +7,6 @@ import asyncio
 from typing import Any
 
 from worker.batches.record import Batch, StoredBatch
-from worker.dialects.openai import objects
 from worker.dialects.openai.listing import NewestFirstQuery, make_list_object
 from worker.job.batch import CreateBatch
 from worker.routes.long_work import cancel_batch, check_batch_route
@@ -67,4 +66,48 @@ async def cancel(request: RouteRequest) -> dict[str, Any]:
 
 
 def _describe(batch: Batch, resources: Resources) -> dict[str, Any]:
-    return {**objects.batch(batch), **resources.describe_run(batch)}
+    return {**batch_object(batch), **resources.describe_run(batch)}
+
+
+def batch_object(record: Batch) -> dict[str, Any]:
+    """Return a batch object. Reads files, so call it in a thread.
+
+    Raises:
+        NoSuchObject: The batch does not exist, or has just been removed.
+    """
+    snapshot = record.snapshot()
+    request, counts = snapshot.request, snapshot.counts
+    ended_at = {snapshot.status: snapshot.ended_at}
+    return {
+        "id": record.id,
+        "object": "batch",
+        "endpoint": request.endpoint,
+        "errors": {"object": "list", "data": snapshot.mistakes} if snapshot.mistakes else None,
+        "input_file_id": request.input_file_id,
+        "completion_window": request.completion_window,
+        "status": snapshot.status,
+        "output_file_id": counts.output_file_id,
+        "error_file_id": counts.error_file_id,
+        "created_at": request.created_at,
+        "in_progress_at": snapshot.planned_at,
+        "expires_at": request.expires_at,
+        "finalizing_at": snapshot.ending_at,
+        "completed_at": ended_at.get("completed"),
+        "failed_at": ended_at.get("failed"),
+        "expired_at": ended_at.get("expired"),
+        "cancelling_at": snapshot.cancelled_at,
+        "cancelled_at": ended_at.get("cancelled"),
+        "request_counts": {
+            "total": counts.total,
+            "completed": counts.completed,
+            "failed": counts.failed,
+        },
+        "usage": {
+            "input_tokens": counts.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": 0},
+            "output_tokens": counts.output_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": counts.prompt_tokens + counts.output_tokens,
+        },
+        "metadata": request.metadata,
+    }

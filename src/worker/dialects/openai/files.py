@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from worker.dialects.openai import objects
 from worker.dialects.openai.listing import PageQuery, make_list_object
 from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import FILE_PREFIX, Files, StoredFile
@@ -74,7 +73,7 @@ async def create(request: RouteRequest) -> dict[str, Any]:
     Raises:
         RequestError: The file is refused.
     """
-    return objects.file(await asyncio.to_thread(_store_upload, request))
+    return file_object(await asyncio.to_thread(_store_upload, request))
 
 
 async def list_files(request: RouteRequest) -> dict[str, Any]:
@@ -82,7 +81,7 @@ async def list_files(request: RouteRequest) -> dict[str, Any]:
     page_query = PageQuery.from_query(request.job.query_params)
     files = request.resources.batches.files
     page = await asyncio.to_thread(partial(files.list, **page_query.model_dump()))
-    response = make_list_object(page, objects.file)
+    response = make_list_object(page, file_object)
     names = ("id", "filename", "size")
     llm_engine_files = [{name: file[name] for name in names} for file in response["data"]]
     return response | {"files": llm_engine_files}
@@ -95,7 +94,7 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
         NoSuchObject: There is no such file.
     """
     files = request.resources.batches.files
-    return objects.file(await asyncio.to_thread(files.get, request.path_params["id"]))
+    return file_object(await asyncio.to_thread(files.get, request.path_params["id"]))
 
 
 async def delete(request: RouteRequest) -> dict[str, Any]:
@@ -187,3 +186,18 @@ def _make_base64_parts(data: bytes) -> list[Any]:
         {"content_base64": base64.b64encode(data[start : start + PART_BYTES]).decode()}
         for start in starts
     ]
+
+
+def file_object(stored_file: StoredFile) -> dict[str, Any]:
+    """Return a file object, which also has the size under LLM Engine's name."""
+    return {
+        "id": stored_file.id,
+        "object": "file",
+        "bytes": stored_file.bytes,
+        "size": stored_file.bytes,
+        "created_at": stored_file.created_at,
+        "expires_at": stored_file.expires_at,
+        "filename": stored_file.filename,
+        "purpose": stored_file.purpose,
+        "status": "processed",
+    }

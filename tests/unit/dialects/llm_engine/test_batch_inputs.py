@@ -9,7 +9,7 @@ import pytest
 
 from worker.batches.lines import BatchLimits
 from worker.dialects.llm_engine import batch_inputs as inputs
-from worker.dialects.llm_engine.batch_requests import BatchCompletionsRequest
+from worker.dialects.llm_engine.batch_inputs import BatchCompletionsRequest
 from worker.errors import InvalidInput
 
 SHARED: dict[str, Any] = {"max_new_tokens": 3, "temperature": 0}

@@ -7,7 +7,7 @@ import pytest
 
 from worker.batches.lines import BatchLimits
 from worker.dialects.llm_engine import batch_inputs
-from worker.dialects.llm_engine.batch_requests import (
+from worker.dialects.llm_engine.batch_inputs import (
     BatchCompletionsRequest,
     SharedParameters,
     drop_optional_nulls,

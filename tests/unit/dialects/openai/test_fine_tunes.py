@@ -20,7 +20,7 @@ from support.fine_tunes import (
 )
 from support.volume.records import all_records
 
-from worker.dialects.openai import objects
+from worker.dialects.openai.fine_tuning import job_object
 from worker.fine_tunes.record import FineTunes
 from worker.fine_tunes.request import EpochCheckpoint, FailureReason, FineTuneResult
 from worker.fine_tunes.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult, Event
@@ -268,9 +268,7 @@ async def test_a_fine_tune_with_a_lease_is_running_and_is_cancelled_once(
 
 def test_openais_client_can_read_an_integration(fine_tunes: FineTunes) -> None:
     wandb = {"project": "p", "tags": ["a"]}
-    job = FineTuningJob.model_validate(
-        objects.fine_tuning_job(create_fine_tune(fine_tunes, wandb=wandb))
-    )
+    job = FineTuningJob.model_validate(job_object(create_fine_tune(fine_tunes, wandb=wandb)))
     (integration,) = job.integrations or []
     assert (integration.type, integration.wandb.project) == ("wandb", "p")
     assert integration.wandb.tags == ["a"]
@@ -291,11 +289,11 @@ def test_the_finish_is_estimated_from_the_pace_of_training(
 ) -> None:
     fine_tune = create_fine_tune(fine_tunes)
     write_events(fine_tune, events)
-    assert objects.fine_tuning_job(fine_tune)["estimated_finish"] is None
+    assert job_object(fine_tune)["estimated_finish"] is None
     # A worker runs the fine-tune.
     (fine_tune.lease_directory("run") / "lease-1").mkdir(parents=True)
     fine_tune.write_file(f"{ATTEMPTS_DIR}/000001.aa/{CHECK_FILE}", CheckResult(rows=3))
     monkeypatch.setattr(time, "time", lambda: 1150.0)
-    assert objects.fine_tuning_job(fine_tune)["estimated_finish"] == (seconds and 1150 + seconds)
+    assert job_object(fine_tune)["estimated_finish"] == (seconds and 1150 + seconds)
     fine_tune.end(FineTuneResult(status="cancelled", at=1200))
-    assert objects.fine_tuning_job(fine_tune)["estimated_finish"] is None
+    assert job_object(fine_tune)["estimated_finish"] is None
