@@ -25,7 +25,7 @@ from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
 from worker.files import Files
 from worker.job import AnyJob, Job, LongJob, PromptListJob
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
 from worker.progress import SendProgress, report_progress
 from worker.record import UNANSWERED, JobRecord, engine_use

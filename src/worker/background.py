@@ -13,7 +13,7 @@ from typing import Any
 from worker.app import Worker
 from worker.errors import VolumeError, WorkerError
 from worker.job_sender import MAX_RUNTIME_S
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.routes.resources import OrphanedWork, StartWork
 
 log = logging.getLogger(__name__)

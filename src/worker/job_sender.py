@@ -7,7 +7,7 @@ import aiohttp
 from aiohttp_retry import ExponentialRetry, RetryClient
 from pydantic import SecretStr
 
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.settings import Settings
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import Any
 
 from support.engine.scripted import ScriptedEngine, failure, settings
 from worker.app import Worker
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 
 
 class Caller:

@@ -24,9 +24,8 @@ from worker.fine_tunes.spec import (
 )
 from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
 from worker.fine_tunes.training_setup import TrainingSetup
-from worker.long_work.attempt import Attempt
-from worker.long_work.record import REQUEST
-from worker.long_work.runner import RunOutcome, WorkLine
+from worker.long_work.records import REQUEST
+from worker.long_work.runner import Attempt, RunOutcome, WorkLine
 from worker.progress import Progress
 from worker.volume import check_space
 

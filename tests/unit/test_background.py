@@ -22,7 +22,7 @@ from worker.batches.record import Batch
 from worker.batches.store import Batches
 from worker.dialects.openai.batches import batch_object
 from worker.errors import EngineDead, VolumeError
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.routes.resources import OrphanedWork, StartWork
 from worker.serve.service import WorkerApp
 

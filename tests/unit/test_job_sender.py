@@ -14,7 +14,7 @@ from support.job_loops import serve_routes
 from support.processes.background import poll_until
 
 from worker.job_sender import ATTEMPTS, JobSender
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 
 KEY = "rp-the-key"
 BATCH = WorkReference("batch", "batch_" + "a" * 24)

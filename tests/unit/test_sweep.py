@@ -17,7 +17,7 @@ from worker.errors import VolumeError
 from worker.files import DAY_S, Files
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneResult, StoredFineTune
-from worker.long_work.record import REQUEST
+from worker.long_work.records import REQUEST
 from worker.settings import Settings
 from worker.volume import ids
 

@@ -26,7 +26,7 @@ from worker.batches.record import (
 from worker.errors import NoSuchObject, OnOtherVolume, RequestError
 from worker.files import Files
 from worker.json_lines import encode_line
-from worker.long_work.record import RESULT
+from worker.long_work.records import RESULT
 from worker.volume import ids, translate_os_errors
 
 # Error code and message of unanswered lines, by the status of the batch.

@@ -14,7 +14,7 @@ from worker.batches.lines import BatchPlan
 from worker.batches.parts import FinishedLine, read_finished_lines, records_file_sizes
 from worker.errors import Conflict
 from worker.job.batch import BatchRequest
-from worker.long_work.record import DECISION, REQUEST, RESULT, Record, StoredRequest, TimedModel
+from worker.long_work.records import DECISION, REQUEST, RESULT, Record, StoredRequest, TimedModel
 from worker.volume import ids, translate_os_errors
 from worker.volume.durable import write_once
 

@@ -24,7 +24,7 @@ from worker.errors import (
     WorkerError,
     hide_defects,
 )
-from worker.long_work.attempt import Attempt
+from worker.long_work.runner import Attempt
 from worker.metrics import BATCH_LINES
 from worker.record import Usage
 from worker.volume import translate_os_errors

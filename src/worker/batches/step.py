@@ -12,7 +12,7 @@ from worker.batches.shard import AnswerRequest, ShardRun, StopReason
 from worker.batches.store import Batches
 from worker.batches.window import SlotWindow
 from worker.errors import NoSuchObject, OnOtherVolume
-from worker.long_work.attempt import Attempt
+from worker.long_work.runner import Attempt
 from worker.progress import Progress
 from worker.volume import translate_os_errors
 from worker.volume.lease import Lease

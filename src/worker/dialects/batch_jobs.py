@@ -15,7 +15,7 @@ from worker.job.openai import BatchLine
 from worker.json_lines import encode_unchecked_line
 from worker.limits.bodies import check_size
 from worker.long_work import runner
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.progress import Progress
 from worker.record import UNANSWERED, EngineUse, JobRecord, Usage, engine_use
 from worker.routes.answer import Answer, answer_by_worker

@@ -10,7 +10,7 @@ from worker.fine_tunes.creation import FineTuneCreator, check_base_model
 from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
 from worker.job import FineTuneJob
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.progress import Progress
 from worker.routes.answer import Answer, answer_by_worker
 from worker.routes.long_work import pass_on

@@ -26,8 +26,7 @@ from worker.fine_tunes.spec import (
     RowsFile,
     parse_checkpoint_step,
 )
-from worker.long_work.record import DECISION, PAUSED, REQUEST, RESULT, Record, TimedModel
-from worker.long_work.records import Records
+from worker.long_work.records import DECISION, PAUSED, REQUEST, RESULT, Record, Records, TimedModel
 from worker.volume import translate_os_errors
 
 # Formats of rows by file extension.

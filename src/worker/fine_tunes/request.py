@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from worker.fine_tunes.hyperparameters import LEARNING_RATE
 from worker.fine_tunes.spec import Hyperparameters
-from worker.long_work.record import StoredRequest, TimedModel
+from worker.long_work.records import StoredRequest, TimedModel
 from worker.validation import StrictModel
 
 FineTuneStatus = Literal["succeeded", "failed", "cancelled"]

@@ -18,8 +18,7 @@ from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneFailed, FineTuneResult
 from worker.fine_tunes.spec import ATTEMPTS_DIR, CHECK_OPTION, SPEC_FILE, ExitStatus, Spec
 from worker.fine_tunes.training_setup import TrainingSetup
-from worker.long_work.attempt import Attempt
-from worker.long_work.runner import RunOutcome, WorkLine, run_steps
+from worker.long_work.runner import Attempt, RunOutcome, WorkLine, run_steps
 from worker.progress import Progress
 from worker.volume import translate_os_errors
 from worker.volume.durable import write_file

@@ -51,12 +51,7 @@ class JobList:
         return id in self._ids
 
     def find_listed_ids(self) -> set[str]:
-        """Return the ids on the lists of all workers that are alive; blocks for files.
-
-        Raises:
-            OSError: The volume fails.
-            VolumeError: There is no volume.
-        """
+        """Return the ids on the lists of all workers that are alive; blocks for files."""
         ids = set[str]()
         for path in self._directory.glob("*.json"):
             # A list that is being written or removed is complete at the next call.
@@ -96,16 +91,13 @@ class JobList:
             if was_empty:
                 heartbeats.add(self)
                 make_directory(self._directory)
-                self._remove_old_lists()
+                for path in self._directory.glob("*.json"):
+                    with contextlib.suppress(FileNotFoundError):
+                        if path.stat().st_mtime < time.time() - REMOVAL_S:
+                            path.unlink()
             self._write()
 
     def _write(self) -> None:
         temporary = self._path.with_name(f".{self._name}")
         temporary.write_text(json.dumps([*self._ids]))
         temporary.replace(self._path)
-
-    def _remove_old_lists(self) -> None:
-        for path in self._directory.glob("*.json"):
-            with contextlib.suppress(FileNotFoundError):
-                if path.stat().st_mtime < time.time() - REMOVAL_S:
-                    path.unlink()

@@ -1,13 +1,20 @@
-"""Creates, finds, ends and removes the records of one kind of long work."""
+"""Records of long work: directories of write-once files that are the state of the work.
+
+A ``Record`` is the directory of one item of long work; ``Records`` creates, finds, ends and removes
+the records of one kind.
+"""
 
 import contextlib
 import logging
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
 
 from worker.errors import (
     Conflict,
@@ -19,16 +26,25 @@ from worker.errors import (
 )
 from worker.files import DAY_S, Files
 from worker.files.quota import FILE_OVERHEAD, too_many_error
-from worker.long_work.record import PAUSED, REQUEST, STALE_S, Record, StoredRequest
 from worker.settings import Settings
 from worker.validation import name_field_in_errors
 from worker.volume import ids, translate_os_errors
-from worker.volume.durable import remove_directory
-from worker.volume.lease import SILENT_S, LeaseDirectory
+from worker.volume.durable import remove_directory, write_once
+from worker.volume.lease import SILENT_S, LeaseDirectory, newest_lease_number
 from worker.volume.pages import IndexEntry, Page, TimeIndex, read_page, unknown_position_error
 
 log = logging.getLogger(__name__)
 
+# Files in every record: the request, written first; the decision how the work will end; and how it
+# ended, written last.
+REQUEST, DECISION, RESULT = "request.json", "decision.json", "result.json"
+LEASES = "leases"
+# Reason why jobs don't run work that is still unfinished.
+PAUSED = "paused"
+
+# Seconds after its last heartbeat until a lease no longer prevents the end of the work. Clocks of
+# machines may be compared here, because ending the work does no harm to an owner that is alive.
+STALE_S = 60.0
 # Maximum unfinished records of one kind on a volume, and seconds between two checks whether some of
 # as many should end, for example because they have expired.
 MAX_UNFINISHED = 1_000
@@ -38,8 +54,174 @@ END_CHECK_S = 60.0
 # work that kills its worker would be taken up by each new one.
 MAX_DEATHS = 20
 
-RecordT = TypeVar("RecordT", bound=Record)
-RequestT = TypeVar("RequestT", bound=StoredRequest)
+Model = TypeVar("Model", bound=BaseModel)
+RecordT = TypeVar("RecordT", bound="Record")
+RequestT = TypeVar("RequestT", bound="StoredRequest")
+
+
+def unix_time() -> int:
+    """Return the current time in whole seconds since 1970."""
+    return int(time.time())
+
+
+class TimedModel(BaseModel):
+    """A model with the time of an event in seconds since 1970, by default the current time."""
+
+    at: int = Field(default_factory=unix_time)
+
+
+class StoredRequest(BaseModel):
+    """A request on the volume, with its creation time in seconds since 1970."""
+
+    id: str
+    created_at: int = Field(default_factory=unix_time)
+
+    @property
+    def index_entry(self) -> IndexEntry:
+        return IndexEntry(self.created_at, self.id, self.tag)
+
+    @property
+    def tag(self) -> str:
+        """A property of the work by which lists are filtered; see ``IndexEntry``."""
+        return ""
+
+    @property
+    def input_file_ids(self) -> Mapping[str, str]:
+        """Ids of the files that the work reads, by the request fields that name them."""
+        return {}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkReference:
+    """A reference to long work on the volume, by its id.
+
+    Args:
+        kind: Kind of the work; see ``Record.kind``.
+        id: Id of the work.
+        passes: Number of times that workers on other volumes have passed the work's job on.
+    """
+
+    kind: str
+    id: str
+    passes: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.kind.replace('_', '-')} {self.id}"
+
+    def job_input(self, **options: Any) -> dict[str, Any]:
+        """Return the input of a job that continues the work, with the options of the job."""
+        passes = {"passes": self.passes} if self.passes else {}
+        return {self.kind: {"id": self.id, **passes, **options}}
+
+    @property
+    def run_with_field(self) -> dict[str, Any]:
+        """Field of a response that contains the job which the caller has to send."""
+        return {"run_with": {"input": self.job_input()}}
+
+
+class Record(ABC):
+    """The directory of one item of long work. Call its methods in threads: they access files."""
+
+    # Key in the input of the jobs that run such work, and name in messages.
+    kind: ClassVar[str]
+    noun: ClassVar[str]
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.id = directory.name
+
+    @property
+    @abstractmethod
+    def request(self) -> StoredRequest:
+        """The request for the work.
+
+        Raises:
+            NoSuchObject: The record doesn't exist.
+        """
+
+    @property
+    @abstractmethod
+    def retention_start(self) -> int | None:
+        """Start of the retention period in seconds since 1970; None while the record must stay."""
+
+    @abstractmethod
+    def stop_reason(self) -> str | None:
+        """Return how the work is going to end, or ``PAUSED``; None if jobs should run it."""
+
+    @property
+    def created_at(self) -> int:
+        return self.request.created_at
+
+    @property
+    def work_reference(self) -> WorkReference:
+        """Reference to the work, for jobs."""
+        return WorkReference(self.kind, self.id)
+
+    def has_ended(self) -> bool:
+        return self.has_file(RESULT)
+
+    def is_running(self) -> bool:
+        """Return whether a worker is working on any part, by its heartbeats."""
+        return self.is_leased(within_s=SILENT_S)
+
+    def read_file(self, name: str, model: type[Model]) -> Model | None:
+        """Return the content of a file; None if there is no such file.
+
+        Raises:
+            VolumeError: The file can't be read, or its content doesn't match the model.
+        """
+        with translate_os_errors():
+            try:
+                content = (self.directory / name).read_bytes()
+            except FileNotFoundError:
+                return None
+        try:
+            return model.model_validate_json(content)
+        except ValidationError as error:
+            raise VolumeError(f"the volume has a damaged {name} of {self.id}") from error
+
+    def read_required_file(self, name: str, model: type[Model]) -> Model:
+        """Return the content of a file; raise ``NoSuchObject`` if the record has been removed."""
+        if (content := self.read_file(name, model)) is None:
+            raise NoSuchObject(f"There is no {self.noun} {self.id!r}.")
+        return content
+
+    def write_file(self, name: str, value: BaseModel) -> bool:
+        """Write a file unless it exists; return whether it was written."""
+        with translate_os_errors():
+            return write_once(self.directory / name, value.model_dump_json().encode())
+
+    def write_or_read_file(self, name: str, value: Model) -> Model:
+        """Write a file unless another job was faster; return the content of the file."""
+        self.write_file(name, value)
+        return self.read_required_file(name, type(value))
+
+    def has_file(self, name: str) -> bool:
+        with translate_os_errors():
+            return (self.directory / name).exists()
+
+    def lease_directory(self, name: str) -> Path:
+        """Return the directory for the lease of a part of the work."""
+        return self.directory / LEASES / name
+
+    def death_count(self) -> int:
+        """Return how many workers died one after another while they had the lease of a part."""
+        with translate_os_errors():
+            leases = [newest_lease_number(path) for path in self.directory.glob(f"{LEASES}/*")]
+        return max(leases, default=1) - 1
+
+    def is_leased(self, name: str = "*", within_s: float = STALE_S) -> bool:
+        """Return whether a worker may be working on a part, by default on any part.
+
+        The leases of a dead worker count for ``within_s`` seconds.
+        """
+        oldest = time.time() - within_s
+        with translate_os_errors(), contextlib.suppress(FileNotFoundError):
+            for path in self.directory.glob(f"{LEASES}/{name}/lease-*"):
+                with contextlib.suppress(FileNotFoundError):
+                    if path.stat().st_mtime > oldest:
+                        return True
+        return False
 
 
 class Records(ABC, Generic[RecordT, RequestT]):
@@ -81,7 +263,13 @@ class Records(ABC, Generic[RecordT, RequestT]):
         """
         record = self.record_type(self.root / request.id)
         if not record.has_file(REQUEST):
-            self._check_inputs(request)
+            for field, file_id in request.input_file_ids.items():
+                with name_field_in_errors(field):
+                    purpose, expected = self.files.get(file_id).purpose, self.input_purpose
+                    if purpose != expected:
+                        raise InvalidInput(
+                            f"the file has the purpose {purpose!r}, not {expected!r}"
+                        )
             self.check_room_for(request.id)
             self.files.quota.reserve(FILE_OVERHEAD)
             with translate_os_errors():
@@ -97,23 +285,11 @@ class Records(ABC, Generic[RecordT, RequestT]):
             )
         return record
 
-    def _check_inputs(self, request: RequestT) -> None:
-        for field, file_id in request.input_file_ids.items():
-            with name_field_in_errors(field):
-                purpose, expected = self.files.get(file_id).purpose, self.input_purpose
-                if purpose != expected:
-                    raise InvalidInput(f"the file has the purpose {purpose!r}, not {expected!r}")
-
     def exists(self, id: str) -> bool:
         return ids.is_id(self.id_prefix, id) and self.record_type(self.root / id).has_file(REQUEST)
 
     def get(self, id: str) -> RecordT:
-        """Return a record.
-
-        Raises:
-            NoSuchObject: No record has this id.
-            OnOtherVolume: The record is on another volume.
-        """
+        """Return a record; raise ``OnOtherVolume`` if its id is of another volume."""
         record = self.record_type(self.root / id)
         if not self.exists(id):
             if ids.is_id(self.id_prefix, id):
@@ -122,7 +298,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
         return record
 
     def get_ended_if_due(self, id: str) -> RecordT:
-        """Return a record; if its work should end, end it first: see ``get`` and ``end_if_due``."""
+        """Return a record; if its work should end, end it first."""
         record = self.get(id)
         self.end_if_due(record)
         return record
@@ -171,7 +347,6 @@ class Records(ABC, Generic[RecordT, RequestT]):
         Raises:
             NoSuchObject: No record has the id ``after``.
             OnOtherVolume: The record ``after`` is on another volume.
-            VolumeError: The volume fails.
         """
         if after is not None and not self.exists(after):
             raise unknown_position_error(after, self.volume.location)
@@ -190,11 +365,7 @@ class Records(ABC, Generic[RecordT, RequestT]):
             return read_page(self._index.entries(after=last), find, limit)
 
     def list_unfinished(self) -> list[RecordT]:
-        """Return the records of unfinished work, oldest first.
-
-        Raises:
-            VolumeError: The volume fails.
-        """
+        """Return the records of unfinished work, oldest first."""
         unfinished = []
         with translate_os_errors():
             for entry in self._unfinished.entries(order="asc"):
@@ -219,20 +390,25 @@ class Records(ABC, Generic[RecordT, RequestT]):
         """Remove the expired records that no worker is using; return the number of removed records.
 
         Records that can't be removed stay until the next call.
-
-        Raises:
-            VolumeError: The directory can't be read.
         """
-        removed = 0
+        with translate_os_errors():
+            requests = [*self.root.glob(f"{self.id_prefix}*/{REQUEST}")]
+        removed, expiry = 0, time.time() - self._retention_s
         entries, unfinished = [], []
-        for record in self._stored_records():
+        for record in (self.record_type(path.parent) for path in requests):
             try:
-                if self._remove_if_expired(record):
+                entry, start = record.request.index_entry, record.retention_start
+                has_expired = self._retention_s and start is not None and start < expiry
+                if has_expired and not record.is_leased():
+                    with translate_os_errors():
+                        remove_directory(record.directory)
+                        for index in (self._index, self._unfinished):
+                            index.remove(entry)
                     removed += 1
                     continue
-                entries.append(record.request.index_entry)
+                entries.append(entry)
                 if not record.has_ended():
-                    unfinished.append(entries[-1])
+                    unfinished.append(entry)
             except NoSuchObject:
                 # Another worker is removing the record.
                 continue
@@ -242,22 +418,6 @@ class Records(ABC, Generic[RecordT, RequestT]):
             self._index.repair(entries)
             self._unfinished.repair(unfinished)
         return removed
-
-    def _remove_if_expired(self, record: RecordT) -> bool:
-        start, oldest = record.retention_start, time.time() - self._retention_s
-        if not self._retention_s or start is None or start >= oldest or record.is_leased():
-            return False
-        entry = record.request.index_entry
-        with translate_os_errors():
-            remove_directory(record.directory)
-            for index in (self._index, self._unfinished):
-                index.remove(entry)
-        return True
-
-    def _stored_records(self) -> list[RecordT]:
-        with translate_os_errors():
-            requests = [*self.root.glob(f"{self.id_prefix}*/{REQUEST}")]
-        return [self.record_type(path.parent) for path in requests]
 
     def check_room_for(self, id: str) -> None:
         """Check that there may be a record with this id, before its inputs are stored.
@@ -271,22 +431,21 @@ class Records(ABC, Generic[RecordT, RequestT]):
         noun = self.folder.replace("_", "-")
         with translate_os_errors():
             record_count = sum(1 for _ in self.root.glob(f"{self.id_prefix}*"))
+            unfinished_count = sum(1 for _ in self._unfinished.entries())
+        if unfinished_count >= MAX_UNFINISHED:
             # Some of the work has ended, and its entries are removed only by ``list_unfinished``.
-            is_full = sum(1 for _ in self._unfinished.entries()) >= MAX_UNFINISHED
-        if is_full and self._count_unfinished() >= MAX_UNFINISHED:
+            unfinished = self.list_unfinished()
+            unfinished_count = len(unfinished)
+            if time.monotonic() >= self._ends_checked_at + END_CHECK_S:
+                self._ends_checked_at = time.monotonic()
+                unfinished_count = sum(not self.end_if_due(record) for record in unfinished)
+        if unfinished_count >= MAX_UNFINISHED:
             raise TooMuchUnfinishedWork(
                 f"{MAX_UNFINISHED:,} {noun} of this endpoint are unfinished, the maximum: wait "
                 "until some of them have ended, or cancel some"
             )
         if record_count >= self.files.quota.max_files:
             raise too_many_error(self.files.quota.max_files, noun)
-
-    def _count_unfinished(self) -> int:
-        unfinished = self.list_unfinished()
-        if time.monotonic() < self._ends_checked_at + END_CHECK_S:
-            return len(unfinished)
-        self._ends_checked_at = time.monotonic()
-        return sum(not self.end_if_due(record) for record in unfinished)
 
     @property
     def _index(self) -> TimeIndex:

@@ -9,7 +9,7 @@ from worker.batches.record import Batch
 from worker.errors import InvalidInput, OnOtherVolume
 from worker.job.fine_tune import CreateFineTune
 from worker.job.openai import OpenAIJob
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.routes import models
 from worker.routes.resources import Resources
 from worker.routes.route import RouteRequest

@@ -15,10 +15,9 @@ from worker.batches.store import Batches
 from worker.batches.window import SlotWindow
 from worker.engine import Engines
 from worker.errors import InvalidInput
-from worker.long_work.attempt import Attempt
 from worker.long_work.job_list import JobList
-from worker.long_work.record import PAUSED, Record, WorkReference, unix_time
-from worker.long_work.runner import WorkLine
+from worker.long_work.records import PAUSED, Record, WorkReference, unix_time
+from worker.long_work.runner import Attempt, WorkLine
 from worker.process.concurrency import max_jobs_from_queue
 from worker.receipts import Receipts
 from worker.routes.kinds import KINDS, existing_record_collections

@@ -31,7 +31,7 @@ from worker.errors import (
     hide_defects,
 )
 from worker.job import OpenAIJob
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.record import UNANSWERED, JobRecord
 from worker.routes import events
 from worker.routes.route import Route

@@ -25,8 +25,7 @@ from worker.batches.record import Batch
 from worker.batches.store import Batches
 from worker.dialects.openai.batches import batch_object
 from worker.errors import Conflict, NoSuchObject
-from worker.long_work.record import STALE_S
-from worker.long_work.records import MAX_DEATHS
+from worker.long_work.records import MAX_DEATHS, STALE_S
 from worker.volume.lease import LeaseDirectory
 
 COUNT = 300
@@ -79,7 +78,7 @@ async def test_a_batch_that_has_killed_many_workers_ends_with_its_finished_lines
 async def test_the_leases_of_a_dead_worker_are_taken_over(
     batch_worker: BatchWorker, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.long_work.attempt.POLL_S", 0.01)
+    monkeypatch.setattr("worker.long_work.runner.POLL_S", 0.01)
     # The time is so short that the job only creates the batch.
     await batch_worker.run_batch(**batch_request(3, max_runtime_sec=1))
     batch = batch_worker.only_batch()
@@ -156,7 +155,7 @@ async def test_a_cancelled_batch_is_not_ended_while_a_worker_may_have_its_lease(
 async def test_a_runner_waits_for_another_runners_lines_before_it_ends_a_batch(
     batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.long_work.attempt.POLL_S", 0.01)
+    monkeypatch.setattr("worker.long_work.runner.POLL_S", 0.01)
     polls: list[LeaseDirectory] = []
     poll = LeaseDirectory.poll_claim
 

@@ -24,7 +24,7 @@ from support.volume.records import all_records
 from worker.app import Worker
 from worker.batches.step import WIND_DOWN_S
 from worker.errors import EngineDead, OnOtherVolume, RefusedByEngine
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.routes.kinds import KINDS
 
 
@@ -246,7 +246,7 @@ async def run_until_time_is_over(
     """Run a batch in a job whose time is over as soon as a line runs."""
     passed_s = 0.0
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + passed_s)
-    for module in ("batches.step", "batches.shard", "batches.window", "long_work.attempt"):
+    for module in ("batches.step", "batches.shard", "batches.window", "long_work.runner"):
         monkeypatch.setattr(f"worker.{module}.time", clock)
     job = {"batch": batch_request(count, max_runtime_sec=3600)}
     task = asyncio.create_task(batch_worker.run_job(job))

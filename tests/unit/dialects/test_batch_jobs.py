@@ -21,7 +21,7 @@ from support.processes.background import poll_until
 from support.volume.receipts import read_receipts
 
 from worker.limits import bodies
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from support.volume.records import all_records
 from worker.app import Worker
 from worker.engine import Engines
 from worker.fine_tunes.record import FineTune, FineTunes
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 
 NEW_FINE_TUNE = {"rows": [{"prompt": "a", "response": "b"}], "max_runtime_sec": 1}
 WAITING: Script = [["step", 5], ["wait"]]

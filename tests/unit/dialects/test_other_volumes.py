@@ -11,7 +11,7 @@ from support.engine.scripted import CHAT, ScriptedEngine, tokens
 from support.fine_tunes import create_fine_tune
 
 from worker.fine_tunes.record import FineTunes
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.routes.long_work import MAX_PASSES
 
 HERE, THERE = "euvolume01", "usvolume02"

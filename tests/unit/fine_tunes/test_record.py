@@ -14,7 +14,7 @@ from worker.errors import Conflict, NoSuchObject
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import AdapterChoice, FailureReason, FineTuneResult
 from worker.fine_tunes.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult
-from worker.long_work.record import REQUEST
+from worker.long_work.records import REQUEST
 
 SUCCEEDED = FineTuneResult(status="succeeded", at=9, adapter="demo.a")
 FAILED = FineTuneResult(status="failed", at=10, error=FailureReason(code="crashed", message="a"))

@@ -166,7 +166,7 @@ def clock_offsets_s(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = SimpleNamespace(
         time=time.time, monotonic=lambda: time.monotonic() + clock_offsets_s[-1]
     )
-    for module in ("fine_tunes.step", "long_work.attempt"):
+    for module in ("fine_tunes.step", "long_work.runner"):
         monkeypatch.setattr(f"worker.{module}.time", clock)
     return clock_offsets_s
 

@@ -24,7 +24,7 @@ from worker.files import DAY_S
 from worker.fine_tunes.record import FineTunes
 from worker.fine_tunes.request import FineTuneResult, StoredFineTune
 from worker.long_work import records as record_types
-from worker.long_work.record import RESULT, STALE_S, Record, StoredRequest
+from worker.long_work.records import RESULT, STALE_S, Record, StoredRequest
 from worker.volume import ids
 
 NOW, LATER_S = int(time.time()), 400 * DAY_S

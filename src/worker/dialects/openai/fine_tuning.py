@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from worker.dialects.openai.listing import NewestFirstQuery, make_list_object
 from worker.job.fine_tune import CreateFineTune
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.routes.long_work import create_and_start_fine_tune
 from worker.routes.route import RouteRequest
 from worker.volume import ids

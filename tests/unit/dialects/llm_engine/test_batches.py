@@ -15,7 +15,7 @@ from worker.batches.lines import BatchPlan, make_mistake
 from worker.batches.record import CANCEL, PLAN, BatchEnding, BatchResult
 from worker.batches.store import Batches
 from worker.dialects.llm_engine.batches import job_object
-from worker.long_work.record import DECISION, RESULT, TimedModel
+from worker.long_work.records import DECISION, RESULT, TimedModel
 
 V1 = "/v1/llm/batch-completions"
 V2 = "/v2/batch-completions"

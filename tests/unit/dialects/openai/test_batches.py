@@ -14,7 +14,7 @@ from support.volume.records import all_records
 
 from worker.batches.store import Batches
 from worker.files import Files
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 from worker.routes.kinds import KINDS
 from worker.routes.vllm import BATCH_PATHS
 

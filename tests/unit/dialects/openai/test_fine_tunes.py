@@ -24,7 +24,7 @@ from worker.dialects.openai.fine_tuning import job_object
 from worker.fine_tunes.record import FineTunes
 from worker.fine_tunes.request import EpochCheckpoint, FailureReason, FineTuneResult
 from worker.fine_tunes.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult, Event
-from worker.long_work.record import WorkReference
+from worker.long_work.records import WorkReference
 
 JOBS, FINE_TUNES = "/v1/fine_tuning/jobs", "/v1/llm/fine-tunes"
 CARDS = [{"id": "demo", "parent": None}, {"id": "given", "parent": "demo", "root": "given"}]
