@@ -108,7 +108,7 @@ class FineTuneResult(TimedModel, StrictModel):
         error: Why the fine-tune failed; None if it didn't fail.
         adapter: Name of the adapter; None unless the fine-tune succeeded.
         checkpoints: Adapters of the epochs, ordered by their steps.
-        result_file_ids: Ids of the files with the metrics, their plot, and the adapter.
+        result_file_ids: Ids of the files with the metrics and the adapter.
         trained_tokens: Tokens that were trained on, over all epochs.
         steps: Completed steps.
     """

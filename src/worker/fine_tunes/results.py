@@ -1,4 +1,4 @@
-"""Writes the result files of a fine-tune: a table of its metrics, a plot, and its adapter."""
+"""Writes the result files of a fine-tune: a table of its metrics, and its adapter."""
 
 import csv
 import io
@@ -7,13 +7,12 @@ from functools import partial
 from pathlib import Path
 
 from worker.files import FILE_PREFIX, Files
-from worker.fine_tunes import plot
 from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.spec import ATTEMPTS_DIR, RESULT_DIR
 from worker.volume import adapters, translate_os_errors
 
 PURPOSE = "fine-tune-results"
-TABLE, PLOT = "step_metrics.csv", "losses.svg"
+TABLE = "step_metrics.csv"
 # Columns of the table, with OpenAI's names. Those without values are left out, except the losses.
 LOSSES = ("train_loss", "valid_loss")
 COLUMNS = (
@@ -37,14 +36,8 @@ def write_result_files(files: Files, fine_tune: FineTune) -> list[str]:
     Raises:
         VolumeError: The files can't be written.
     """
-    metrics = fine_tune.metrics_by_step()
-    title = f"{fine_tune.request.base}: loss of {fine_tune.id}"
-    lines = {
-        name: {step: row[name] for step, row in metrics.items() if name in row} for name in LOSSES
-    }
     contents: dict[str, Iterable[bytes]] = {
-        TABLE: [metrics_csv(metrics).encode()],
-        PLOT: [plot.loss_plot_svg(title, lines).encode()],
+        TABLE: [metrics_csv(fine_tune.metrics_by_step()).encode()],
         **_adapter_contents(fine_tune, files.max_bytes),
     }
     file_ids = []

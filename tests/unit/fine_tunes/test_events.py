@@ -2,12 +2,11 @@
 
 import csv
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 from support.fine_tunes import eval_loss_event, loss_event, write_events
 
-from worker.fine_tunes import plot, results
+from worker.fine_tunes import results
 from worker.fine_tunes.events import metrics_by_step
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import AdapterChoice, FailureReason, FineTuneResult
@@ -103,12 +102,9 @@ def test_ids_and_times_of_events_increase_even_if_clocks_do_not(fine_tune: FineT
     assert len({id for _, id in times_and_ids}) == 3
 
 
-SVG = "{http://www.w3.org/2000/svg}"
-
-
 # A file beyond the maximum size is left out.
 @pytest.mark.parametrize(("size", "names"), [(700_000, FILES), (1_000_001, ())])
-def test_the_table_the_plot_and_the_adapter_are_written_once(
+def test_the_table_and_the_adapter_are_written_once(
     fine_tunes: FineTunes, fine_tune: FineTune, size: int, names: tuple[str, ...]
 ) -> None:
     contents = dict(zip(FILES, (b"{}", bytes(size)), strict=True))
@@ -117,15 +113,14 @@ def test_the_table_the_plot_and_the_adapter_are_written_once(
     place.mkdir()
     for name, content in contents.items():
         (place / name).write_bytes(content)
-    assert len(results.write_result_files(fine_tunes.files, fine_tune)) == 2
+    assert len(results.write_result_files(fine_tunes.files, fine_tune)) == 1
     fine_tune.decide_publishing(AdapterChoice(name="demo.new", attempt="000001.aa"))
     first = results.write_result_files(fine_tunes.files, fine_tune)
     files = [fine_tunes.files.get(id) for id in first]
-    assert [file.filename for file in files] == ["step_metrics.csv", "losses.svg", *names]
+    assert [file.filename for file in files] == ["step_metrics.csv", *names]
     assert {file.purpose for file in files} == {"fine-tune-results"}
-    table, picture, *others = (fine_tunes.files.content_path(file).read_bytes() for file in files)
+    table, *others = (fine_tunes.files.content_path(file).read_bytes() for file in files)
     assert table.startswith(b"step,train_loss,valid_loss,")
-    assert ElementTree.fromstring(picture).tag == f"{SVG}svg"
     assert others == [contents[name] for name in names]
     write_events(fine_tune, [loss_event(20, 1)], "000002.bb", resumed_at=15)
     assert results.write_result_files(fine_tunes.files, fine_tune) == first
@@ -142,24 +137,3 @@ def test_the_table_has_a_row_per_step_and_empty_cells_for_missing_metrics() -> N
         ["10", "", "2.5", ""],
     ]
     assert results.metrics_csv({}) == "step,train_loss,valid_loss\n"
-
-
-@pytest.mark.parametrize(
-    ("points", "ticks"),
-    [
-        ({1: 30, 2: 60}, ["1", "2", "30", "60"]),
-        ({}, ["0", "1"]),
-        ({7: 2.5}, ["6", "8"]),
-        ({1: 1e12, 2: -1e12}, ["1e+12", "-1e+12"]),
-        ({step: 1.0 / step for step in range(1, 5000)}, ["0", "1", "5000"]),
-    ],
-)
-def test_plots_have_round_ticks_and_titles(points: dict[int, float], ticks: list[str]) -> None:
-    title = '</text><script>alert("&")</script>'
-    root = ElementTree.fromstring(plot.loss_plot_svg(title, {"train": points}))
-    texts = [element.text or "" for element in root.iter(f"{SVG}text")]
-    assert {title, "step", "loss", "train", *ticks} <= {*texts}
-    assert len(texts) < 40
-    # A single point has no line, and no tick lies between two steps.
-    assert len([*root.iter(f"{SVG}polyline")]) == (len(points) > 1)
-    assert not {"nan", "1.5"} & {*texts}
