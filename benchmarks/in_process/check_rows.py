@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from trainer.prepare import check_and_tokenize_in_process
+from trainer.tokens import check_and_tokenize_in_process
 from worker.fine_tunes.spec import RowsFile, Spec
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from trainer.interruptions import (
     VolumeFailure,
     describe_volume_failure,
 )
-from trainer.prepare import TRAINING, VALIDATION, check_and_tokenize_in_process
+from trainer.tokens import TRAINING, VALIDATION, TokenRows, check_and_tokenize_in_process
 from worker.fine_tunes.spec import (
     ATTEMPTS_DIR,
     CHECK_FILE,
@@ -119,7 +119,6 @@ def _train(
     spec: Spec, attempt: Path, events: EventLog, watcher: SigtermWatcher, result: CheckResult
 ) -> Outcome:
     # These modules import torch, which takes seconds. Mistakes in the rows are reported earlier.
-    from trainer.batches import TokenRows  # noqa: PLC0415 - see above
     from trainer.loading import load_model  # noqa: PLC0415 - see above
     from trainer.training import Training  # noqa: PLC0415 - see above
 

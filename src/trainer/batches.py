@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
 from accelerate.utils.memory import should_reduce_batch_size
 
-from trainer.prepare import ROWS_FILE
-from trainer.texts import TOKEN_DTYPE, TokenRow
+from trainer.tokens import TokenRow
 from worker.process.estimates import MEMORY_SHARES, OPTIMIZER_BYTES, ModelSizes
 from worker.process.memory import free_memory_bytes
 
@@ -21,27 +19,6 @@ IGNORED_LABEL = -100
 _BATCH_SHARE = 0.002
 _MIN_EPOCH_STEPS = 25
 _SMALL_FILE_BATCH, _MAX_BATCH = 8, 64
-
-
-class TokenRows(Sequence[TokenRow]):
-    """One selection of the rows that a ``TokenWriter`` has written; the tokens are memory-mapped.
-
-    Args:
-        directory: Directory that ``prepare.TokenWriter`` has filled.
-        name: Name of the selection, as passed to ``TokenWriter.save_selection``.
-    """
-
-    def __init__(self, directory: Path, name: str) -> None:
-        # For each row, the index of its first token in the file, and that after its last token.
-        self._bounds = np.load(directory / f"{name}.npy")
-        self._tokens = np.memmap(directory / ROWS_FILE, TOKEN_DTYPE, "r")
-
-    def __len__(self) -> int:
-        return len(self._bounds)
-
-    def __getitem__(self, index: int) -> TokenRow:  # type: ignore[override]  # no slices are needed
-        begin, end = self._bounds[index]
-        return np.asarray(self._tokens[begin:end])
 
 
 def default_batch_size(rows: int) -> int:

@@ -18,7 +18,7 @@ from vllm.sampling_params import RepetitionDetectionParams, SamplingParams
 from vllm.v1.core.sched.utils import check_sequence_repetition
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from trainer.values import ChatRow, parse_row
+from trainer.rows import ChatRow, parse_row
 from worker.engine import options
 from worker.engine.options import EXCLUDED_OPTIONS
 from worker.engine.run.generation import sampling

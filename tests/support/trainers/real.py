@@ -16,7 +16,7 @@ from support import ROOT
 from trainer.checkpoints import copy_newest_checkpoint
 from trainer.events import EventLog
 from trainer.interruptions import SigtermWatcher
-from trainer.texts import TOKEN_DTYPE, TokenRow
+from trainer.tokens import TOKEN_DTYPE, TokenRow
 from trainer.training import Training
 from worker.fine_tunes.spec import (
     ATTEMPTS_DIR,

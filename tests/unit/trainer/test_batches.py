@@ -10,7 +10,6 @@ from support.trainers.real import tiny_model, token_rows
 
 from trainer.batches import (
     StepPlan,
-    TokenRows,
     choose_step_plan,
     collate,
     default_batch_size,
@@ -18,8 +17,7 @@ from trainer.batches import (
     largest_divisor,
 )
 from trainer.loading import add_adapter
-from trainer.prepare import TokenWriter
-from trainer.texts import TOKEN_DTYPE
+from trainer.tokens import TOKEN_DTYPE, TokenRows, TokenWriter
 from worker.fine_tunes.spec import Lora
 from worker.process.estimates import ModelSizes
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from support.trainers.real import Attempts, events_of, spec, token_rows
 
-from trainer.callbacks import start_wandb_reporting
 from trainer.events import EventLog
+from trainer.training import start_wandb_reporting
 from worker import masking
 from worker.fine_tunes.spec import EVENTS_FILE
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from transformers import TokenizersBackend
 
-from trainer.batches import TokenRows
-from trainer.prepare import TRAINING, VALIDATION, check_and_tokenize
+from trainer.tokens import TRAINING, VALIDATION, TokenRows, check_and_tokenize
 from worker.fine_tunes.spec import CheckResult, RowsFile, Spec
 
 # Renders the reasoning of the last answer only, so that each answer of a conversation has a text.

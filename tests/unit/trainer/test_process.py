@@ -13,8 +13,7 @@ from support.processes.background import wait_until
 from support.trainers.real import events_of, start_attempt, write_training
 from support.volume.disks import fill, mount_disk
 
-from trainer.batches import TokenRows
-from trainer.prepare import TRAINING, VALIDATION, check_and_tokenize_in_process
+from trainer.tokens import TRAINING, VALIDATION, TokenRows, check_and_tokenize_in_process
 from worker.engine.run.adapters.files import AdapterChecker
 from worker.fine_tunes.spec import (
     ATTEMPTS_DIR,
@@ -187,7 +186,7 @@ def test_the_check_takes_less_memory_than_torch(demo_model: Path, tmp_path: Path
     script = (
         "import resource, sys\n"
         "from pathlib import Path\n"
-        "from trainer.prepare import check_and_tokenize_in_process\n"
+        "from trainer.tokens import check_and_tokenize_in_process\n"
         "from worker.fine_tunes.spec import Spec\n"
         "check_and_tokenize_in_process(Spec.model_validate_json(sys.argv[1]), Path(sys.argv[2]))\n"
         "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n"

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletionMessage
 
-from trainer.rows import Mistakes, read_rows
-from trainer.values import ChatRow, PromptRow, parse_row
+from trainer.rows import ChatRow, Mistakes, PromptRow, parse_row, read_rows
 from worker.fine_tunes.spec import RowsFile
 
 USER = {"role": "user", "content": "hi"}

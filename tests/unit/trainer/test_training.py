@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
 from trainer.checkpoints import ADAPTER_WEIGHTS
 from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
-from trainer.texts import TokenRow
+from trainer.tokens import TokenRow
 from worker.fine_tunes.spec import EPOCHS_DIR, Lora
 
 ROWS, VALIDATION = token_rows(22, seed=1), token_rows(5, seed=2)

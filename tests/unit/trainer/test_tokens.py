@@ -8,8 +8,8 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import TokenizersBackend
 
-from trainer.texts import RowEncoder, TokenRow
-from trainer.values import InvalidRowError, PromptRow, parse_row
+from trainer.rows import InvalidRowError, PromptRow, parse_row
+from trainer.tokens import RowEncoder, TokenRow
 
 USER = {"role": "user", "content": "How are you?"}
 ASSISTANT = {"role": "assistant", "content": "Fine, größer 👩‍👩‍👧!"}
