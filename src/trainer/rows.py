@@ -12,6 +12,20 @@ from worker.compression import find_compression
 from worker.fine_tunes.spec import FileField, RowMistake, RowsFile
 from worker.messages import REASONING_KEYS, find_reasoning
 
+BOM = b"\xef\xbb\xbf"
+UTF_16 = (b"\xff\xfe", b"\xfe\xff")
+MAX_ROWS = 100_000
+MAX_ROW_BYTES = 1 << 20
+ROW_TOO_LONG = f"the row has more than {MAX_ROW_BYTES:,} bytes"
+# Maximum number of mistakes that are listed; others are only counted.
+MAX_MISTAKES = 100
+# Beginnings of the messages of Python's csv module, with the messages that replace them.
+CSV_ERRORS = {
+    "unexpected end": "a quotation mark is never closed",
+    "new-line character": "a line ends with a carriage return alone; it has to be \\n or \\r\\n",
+    "',' expected": "a quotation mark in a quoted field has to be doubled",
+}
+
 # Keys of a prompt and its answer: LLM Engine's two pairs, and OpenAI's former pair.
 KEY_PAIRS = (("prompt", "response"), ("input", "output"), ("prompt", "completion"))
 KEY_PAIRS_TEXT = "prompt and response, input and output, or prompt and completion"
@@ -61,230 +75,19 @@ class InvalidRowError(Exception):
         self.message = message
 
 
-def find_prompt_answer_keys(names: Iterable[str]) -> tuple[str, str] | None:
-    """Return the keys of the prompt and the answer; None if there is no known pair.
+class ParsedRow(NamedTuple):
+    """A row, the number of its first line, and its size in characters."""
 
-    Raises:
-        InvalidRowError: The names contain more than one known pair.
-    """
-    known = set(names)
-    found = [pair for pair in KEY_PAIRS if known.issuperset(pair)]
-    if len(found) > 1:
-        raise InvalidRowError(f"the row has several answers: use either {KEY_PAIRS_TEXT}")
-    return found[0] if found else None
+    line: int
+    value: RowValue
+    size: int
 
 
-def parse_prompt_row(values: Mapping[str, Any], pair: tuple[str, str]) -> PromptRow:
-    """Return a row's prompt and answer.
+class _NoRow(NamedTuple):
+    """A line without a row; ``message`` says why, and is None if the line is blank."""
 
-    Raises:
-        InvalidRowError: The prompt or the answer is not a string, or empty.
-    """
-    for name in pair:
-        if not isinstance(values[name], str):
-            raise InvalidRowError(f"{name} is {_describe_type(values[name])}, and has to be a text")
-        if not values[name].strip():
-            raise InvalidRowError(f"{name} is empty")
-    return PromptRow(values[pair[0]], values[pair[1]])
-
-
-def parse_row(value: Any) -> RowValue:
-    """Return the row in a parsed line of JSON; null counts as absent, other keys are ignored.
-
-    Raises:
-        InvalidRowError: The line is not a valid row.
-    """
-    if not isinstance(value, dict):
-        hint = "; a list of rows is written as one row a line" if isinstance(value, list) else ""
-        raise InvalidRowError(
-            f"the line is {_describe_type(value)}, and has to be a JSON object{hint}"
-        )
-    row = _drop_nulls(value)
-    pair = find_prompt_answer_keys(row)
-    if "messages" in row:
-        if pair is not None:
-            raise InvalidRowError(f"the row has messages and {' and '.join(pair)}: use one of them")
-        if row.get("functions"):
-            raise InvalidRowError("a row has tools instead of functions")
-        return _parse_chat_row(row)
-    if pair is None:
-        raise InvalidRowError(f"the row has neither messages nor {KEY_PAIRS_TEXT}")
-    return parse_prompt_row(row, pair)
-
-
-def _parse_chat_row(row: dict[str, Any]) -> ChatRow:
-    values = row["messages"]
-    if not isinstance(values, list) or not values:
-        raise InvalidRowError("messages has to be a list of messages")
-    if len(values) > MAX_MESSAGES:
-        raise InvalidRowError(
-            f"the row has {len(values):,} messages, and at most {MAX_MESSAGES} are accepted"
-        )
-    messages: list[dict[str, Any]] = []
-    learned: list[int] = []
-    for index, message in enumerate(values):
-        try:
-            parsed, weight = _parse_message(message)
-            messages.append(parsed)
-            # A first message isn't learned: the model never answers an empty conversation.
-            if parsed["role"] == "assistant" and weight and index:
-                learned.append(index)
-        except InvalidRowError as error:
-            raise InvalidRowError(f"messages[{index}]: {error.message}") from None
-    if messages[-1]["role"] != "assistant":
-        raise InvalidRowError(
-            "the last message is not the assistant's, so there is no answer to it"
-        )
-    if not learned:
-        raise InvalidRowError(
-            "nothing can be learned: each answer has weight 0 or is the first message"
-        )
-    return ChatRow(messages, _parse_tools(row.get("tools")), tuple(learned))
-
-
-def _parse_message(value: Any) -> tuple[dict[str, Any], int]:
-    """Return a message for chat templates, and its weight."""
-    if not isinstance(value, dict):
-        raise InvalidRowError(f"it is {_describe_type(value)}, and has to be a JSON object")
-    # An empty list means the same as null: answers have it for tool calls and annotations.
-    present = {key: item for key, item in _drop_nulls(value).items() if item != []}
-    _refuse_unknown_keys(present)
-    role = present.get("role")
-    if role not in ROLES:
-        raise InvalidRowError(f"role has to be one of {', '.join(ROLES)}")
-    message = {"role": role, "content": _parse_content(present.get("content"))}
-    for key in ("name", "tool_call_id"):
-        if key in present:
-            message[key] = _require_text(key, present[key])
-    others = _assistant_fields(present) if role == "assistant" else _parse_other_role(present)
-    return message | others, _parse_weight(present)
-
-
-def _assistant_fields(message: dict[str, Any]) -> dict[str, Any]:
-    """Return an assistant message's tool calls and reasoning, as chat templates expect them."""
-    calls = _parse_tool_calls(message)
-    content = message.get("content") or ""
-    texts = [content] if isinstance(content, str) else [part["text"] for part in content]
-    if not calls and not any(text.strip() for text in texts):
-        raise InvalidRowError("the assistant's message has neither content nor tool_calls")
-    # vLLM passes the reasoning to templates under both names.
-    text = find_reasoning(message)
-    if text is None:
-        return calls
-    return calls | dict.fromkeys(REASONING_KEYS, _require_text(REASONING_KEYS[0], text))
-
-
-def _parse_other_role(message: dict[str, Any]) -> dict[str, Any]:
-    if "content" not in message:
-        raise InvalidRowError("content is missing")
-    if wrong := {"tool_calls", "weight"}.intersection(message):
-        raise InvalidRowError(f"{min(wrong)} is for messages of the assistant")
-    return {}
-
-
-def _parse_content(value: Any) -> str | list[dict[str, str]]:
-    if value is None:
-        return ""
-    if not isinstance(value, list):
-        return _require_text("content", value)
-    parts = [_drop_nulls(part) if isinstance(part, dict) else {} for part in value]
-    for part in parts:
-        if set(part) != {"type", "text"} or part["type"] != "text":
-            raise InvalidRowError(
-                'content has to be a text, or a list of {"type": "text", "text": …}'
-            )
-        _require_text("text", part["text"])
-    return parts
-
-
-def _parse_weight(message: dict[str, Any]) -> int:
-    weight = message.get("weight", 1)
-    if isinstance(weight, bool) or weight not in (0, 1):
-        raise InvalidRowError("weight has to be 0 or 1")
-    return int(weight)
-
-
-def _parse_tool_calls(message: dict[str, Any]) -> dict[str, Any]:
-    value = message.get("tool_calls")
-    if value is None:
-        return {}
-    if not isinstance(value, list):
-        raise InvalidRowError(f"tool_calls is {_describe_type(value)}, and has to be a list")
-    calls = []
-    for call in value:
-        if not _has_named_function(call):
-            raise InvalidRowError("each of tool_calls needs a function with a name")
-        # Templates expect the arguments as an object, as vLLM passes them.
-        function = {**call["function"], "arguments": _parse_tool_call_arguments(call)}
-        calls.append({**call, "function": function})
-    return {"tool_calls": calls}
-
-
-def _parse_tool_call_arguments(call: dict[str, Any]) -> dict[str, Any]:
-    value = call["function"].get("arguments") or {}
-    try:
-        arguments = json.loads(value) if isinstance(value, str) else value
-    except (ValueError, RecursionError):
-        arguments = None
-    if not isinstance(arguments, dict):
-        raise InvalidRowError("a tool call's arguments have to be a JSON object")
-    return arguments
-
-
-def _parse_tools(value: Any) -> list[Any] | None:
-    if value is None or value == []:
-        return None
-    if not isinstance(value, list) or not all(map(_has_named_function, value)):
-        raise InvalidRowError('tools has to be a list of {"type": "function", "function": {…}}')
-    return value
-
-
-def _has_named_function(value: Any) -> bool:
-    function = value.get("function") if isinstance(value, dict) else None
-    return isinstance(function, dict) and isinstance(function.get("name"), str)
-
-
-def _require_text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise InvalidRowError(f"{name} is {_describe_type(value)}, and has to be a text")
-    return value
-
-
-def _drop_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in values.items() if value is not None}
-
-
-def _refuse_unknown_keys(message: Mapping[str, Any]) -> None:
-    if unknown := sorted(set(message).difference(MESSAGE_KEYS)):
-        allowed = ", ".join(sorted(MESSAGE_KEYS))
-        raise InvalidRowError(f"the key {quote_key(unknown[0])} is not known; known are {allowed}")
-
-
-def quote_key(key: str) -> str:
-    """Return a key as quoted in a message, shortened if it is long."""
-    return repr(key if len(key) <= MAX_KEY_CHARACTERS else key[: MAX_KEY_CHARACTERS - 1] + "…")
-
-
-def _describe_type(value: Any) -> str:
-    if value is None:
-        return "null"
-    kinds = {str: "a text", bool: "a boolean", list: "a list", dict: "an object"}
-    return kinds.get(type(value), "a number")
-
-
-BOM = b"\xef\xbb\xbf"
-UTF_16 = (b"\xff\xfe", b"\xfe\xff")
-MAX_ROWS = 100_000
-MAX_ROW_BYTES = 1 << 20
-ROW_TOO_LONG = f"the row has more than {MAX_ROW_BYTES:,} bytes"
-# Maximum number of mistakes that are listed; others are only counted.
-MAX_MISTAKES = 100
-# Beginnings of the messages of Python's csv module, with the messages that replace them.
-CSV_ERRORS = {
-    "unexpected end": "a quotation mark is never closed",
-    "new-line character": "a line ends with a carriage return alone; it has to be \\n or \\r\\n",
-    "',' expected": "a quotation mark in a quoted field has to be doubled",
-}
+    line: int
+    message: str | None = None
 
 
 class Mistakes:
@@ -307,21 +110,6 @@ class Mistakes:
         return sorted(self._listed, key=lambda mistake: mistake.line or 0)
 
 
-class ParsedRow(NamedTuple):
-    """A row, the number of its first line, and its size in characters."""
-
-    line: int
-    value: RowValue
-    size: int
-
-
-class _NoRow(NamedTuple):
-    """A line without a row; ``message`` says why, and is None if the line is blank."""
-
-    line: int
-    message: str | None = None
-
-
 def read_rows(data: RowsFile, mistakes: Mistakes) -> Iterator[ParsedRow]:
     """Yield the valid rows of a file, and collect its mistakes.
 
@@ -341,16 +129,8 @@ def read_rows(data: RowsFile, mistakes: Mistakes) -> Iterator[ParsedRow]:
             mistakes.add(None, "the file is UTF-16, and has to be UTF-8")
             return
         file.seek(len(BOM) if first_bytes == BOM else 0)
-        count = 0
         rows = _read_csv_rows(file) if file_format == "csv" else _read_jsonl_rows(file)
-        for row in _valid_rows(rows, mistakes):
-            count += 1
-            if count > MAX_ROWS:
-                mistakes.add(row.line, f"the file has more than {MAX_ROWS:,} rows")
-                return
-            yield row
-    if not count and not mistakes.count:
-        mistakes.add(None, "the file has no rows")
+        yield from _valid_rows(rows, mistakes)
 
 
 def _detect_format(path: Path) -> Literal["csv", "jsonl"]:
@@ -362,13 +142,14 @@ def _detect_format(path: Path) -> Literal["csv", "jsonl"]:
 
 
 def _valid_rows(rows: Iterator[ParsedRow | _NoRow], mistakes: Mistakes) -> Iterator[ParsedRow]:
-    """Yield the rows and collect the mistakes; skip blank lines.
-
-    Stop after more than ``MAX_ROWS`` mistakes or blank lines: a file may have millions of them.
-    """
-    blank_count = 0
+    """Yield the rows and collect the mistakes; stop after ``MAX_ROWS`` of either, or of blank lines."""
+    count = blank_count = 0
     for row in rows:
         if isinstance(row, ParsedRow):
+            count += 1
+            if count > MAX_ROWS:
+                mistakes.add(row.line, f"the file has more than {MAX_ROWS:,} rows")
+                return
             yield row
         elif row.message is None:
             blank_count += 1
@@ -379,6 +160,8 @@ def _valid_rows(rows: Iterator[ParsedRow | _NoRow], mistakes: Mistakes) -> Itera
             mistakes.add(row.line, row.message)
         if mistakes.count > MAX_ROWS:
             return
+    if not count and not mistakes.count:
+        mistakes.add(None, "the file has no rows")
 
 
 def _read_lines_with_flaws(file: BinaryIO) -> Iterator[tuple[int, str, str | None]]:
@@ -398,6 +181,9 @@ def _read_lines_with_flaws(file: BinaryIO) -> Iterator[tuple[int, str, str | Non
         elif flaw is None and "\ufffd" in text and text.encode() != line:
             flaw = "the line is not UTF-8"
         yield number, text, flaw
+
+
+# JSONL
 
 
 def _read_jsonl_rows(file: BinaryIO) -> Iterator[ParsedRow | _NoRow]:
@@ -441,7 +227,7 @@ def _unique_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(values) < len(pairs):
         counts = Counter(key for key, _ in pairs)
         duplicate = next(key for key, count in counts.items() if count > 1)
-        raise InvalidRowError(f"the key {quote_key(duplicate)} occurs twice in an object")
+        raise InvalidRowError(f"the key {_quote_key(duplicate)} occurs twice in an object")
     return values
 
 
@@ -449,29 +235,48 @@ def _reject_nan(name: str) -> None:
     raise InvalidRowError(f"{name} is not valid JSON")
 
 
+# CSV
+
+
 def _read_csv_rows(file: BinaryIO) -> Iterator[ParsedRow | _NoRow]:
     """Yield the rows of a CSV file, and its mistakes; without a valid header, there are no rows."""
     # A field may be as long as its row; the csv module's default limit is shorter.
     csv.field_size_limit(2 * MAX_ROW_BYTES)
-    header: _CsvHeader | None = None
+    # The names of all columns in the header, and those of the prompt and the answer.
+    names: list[str] = []
+    pair: tuple[str, str] | None = None
     for line, fields, flaws in _read_csv_records(file):
         if flaws:
             yield from flaws
         elif not any(field.strip() for field in fields):
             yield _NoRow(line)
             continue
+        elif pair is not None and len(fields) != len(names):
+            count = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+            yield _NoRow(line, f"the row has {count}, and the header {len(names)}")
         else:
             try:
-                if header is None:
-                    header = _parse_csv_header(fields)
+                if pair is None:
+                    names = [name.strip().lower() for name in fields]
+                    pair = _find_columns(names)
                     continue
-                value = parse_prompt_row(header.to_dict(fields), header.pair)
+                value = _parse_prompt_row(dict(zip(names, fields, strict=True)), pair)
             except InvalidRowError as error:
                 yield _NoRow(line, error.message)
             else:
                 yield ParsedRow(line, value, len(value.prompt) + len(value.answer))
-        if header is None:
+        if pair is None:
             return
+
+
+def _find_columns(names: list[str]) -> tuple[str, str]:
+    if len(set(names)) < len(names):
+        raise InvalidRowError("the header names a column twice")
+    if (pair := _find_prompt_answer_keys(names)) is None:
+        has_other_separator = len(names) == 1 and any(mark in names[0] for mark in ";\t|")
+        hint = "; columns are separated by commas" if has_other_separator else ""
+        raise InvalidRowError(f"the first line has to name the columns {KEY_PAIRS_TEXT}{hint}")
+    return pair
 
 
 class _CsvLines:
@@ -512,35 +317,189 @@ def _read_csv_records(file: BinaryIO) -> Iterator[tuple[int, list[str], list[_No
             return
         except csv.Error as error:
             hints = (hint for begin, hint in CSV_ERRORS.items() if str(error).startswith(begin))
-            yield (
-                line,
-                [],
-                csv_lines.flaws or [_NoRow(line, next(hints, "the row is not valid CSV"))],
-            )
+            mistake = _NoRow(line, next(hints, "the row is not valid CSV"))
+            yield line, [], csv_lines.flaws or [mistake]
         except InvalidRowError as error:
             yield line, [], [_NoRow(line, error.message)]
             return
 
 
-class _CsvHeader(NamedTuple):
-    """The names of all columns, in lower case, and the columns of the prompt and the answer."""
-
-    names: list[str]
-    pair: tuple[str, str]
-
-    def to_dict(self, fields: list[str]) -> dict[str, str]:
-        if len(fields) != len(self.names):
-            count = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
-            raise InvalidRowError(f"the row has {count}, and the header {len(self.names)}")
-        return dict(zip(self.names, fields, strict=True))
+# The values of rows
 
 
-def _parse_csv_header(fields: list[str]) -> _CsvHeader:
-    names = [name.strip().lower() for name in fields]
-    if len(set(names)) < len(names):
-        raise InvalidRowError("the header names a column twice")
-    if (pair := find_prompt_answer_keys(names)) is None:
-        has_other_separator = len(names) == 1 and any(mark in names[0] for mark in ";\t|")
-        hint = "; columns are separated by commas" if has_other_separator else ""
-        raise InvalidRowError(f"the first line has to name the columns {KEY_PAIRS_TEXT}{hint}")
-    return _CsvHeader(names, pair)
+def parse_row(value: Any) -> RowValue:
+    """Return the row in a parsed line of JSON; null counts as absent, other keys are ignored.
+
+    Raises:
+        InvalidRowError: The line is not a valid row.
+    """
+    if not isinstance(value, dict):
+        hint = "; a list of rows is written as one row a line" if isinstance(value, list) else ""
+        raise InvalidRowError(
+            f"the line is {_describe_type(value)}, and has to be a JSON object{hint}"
+        )
+    row = _drop_nulls(value)
+    pair = _find_prompt_answer_keys(row)
+    if "messages" in row:
+        if pair is not None:
+            raise InvalidRowError(f"the row has messages and {' and '.join(pair)}: use one of them")
+        if row.get("functions"):
+            raise InvalidRowError("a row has tools instead of functions")
+        return _parse_chat_row(row)
+    if pair is None:
+        raise InvalidRowError(f"the row has neither messages nor {KEY_PAIRS_TEXT}")
+    return _parse_prompt_row(row, pair)
+
+
+def _find_prompt_answer_keys(names: Iterable[str]) -> tuple[str, str] | None:
+    known = set(names)
+    found = [pair for pair in KEY_PAIRS if known.issuperset(pair)]
+    if len(found) > 1:
+        raise InvalidRowError(f"the row has several answers: use either {KEY_PAIRS_TEXT}")
+    return found[0] if found else None
+
+
+def _parse_prompt_row(values: Mapping[str, Any], pair: tuple[str, str]) -> PromptRow:
+    prompt, answer = (_require_text(name, values[name], non_empty=True) for name in pair)
+    return PromptRow(prompt, answer)
+
+
+def _parse_chat_row(row: dict[str, Any]) -> ChatRow:
+    values = row["messages"]
+    if not isinstance(values, list) or not values:
+        raise InvalidRowError("messages has to be a list of messages")
+    if len(values) > MAX_MESSAGES:
+        raise InvalidRowError(
+            f"the row has {len(values):,} messages, and at most {MAX_MESSAGES} are accepted"
+        )
+    messages: list[dict[str, Any]] = []
+    learned: list[int] = []
+    for index, message in enumerate(values):
+        try:
+            parsed, weight = _parse_message(message)
+        except InvalidRowError as error:
+            raise InvalidRowError(f"messages[{index}]: {error.message}") from None
+        messages.append(parsed)
+        # A first message isn't learned: the model never answers an empty conversation.
+        if parsed["role"] == "assistant" and weight and index:
+            learned.append(index)
+    if messages[-1]["role"] != "assistant":
+        raise InvalidRowError(
+            "the last message is not the assistant's, so there is no answer to it"
+        )
+    if not learned:
+        raise InvalidRowError(
+            "nothing can be learned: each answer has weight 0 or is the first message"
+        )
+    tools = row.get("tools")
+    if tools is None or tools == []:
+        return ChatRow(messages, None, tuple(learned))
+    if not isinstance(tools, list) or not all(map(_has_named_function, tools)):
+        raise InvalidRowError('tools has to be a list of {"type": "function", "function": {…}}')
+    return ChatRow(messages, tools, tuple(learned))
+
+
+def _parse_message(value: Any) -> tuple[dict[str, Any], int]:
+    """Return a message for chat templates, and its weight."""
+    if not isinstance(value, dict):
+        raise InvalidRowError(f"it is {_describe_type(value)}, and has to be a JSON object")
+    # An empty list means the same as null: answers have it for tool calls and annotations.
+    present = {key: item for key, item in _drop_nulls(value).items() if item != []}
+    if unknown := sorted(set(present).difference(MESSAGE_KEYS)):
+        allowed = ", ".join(sorted(MESSAGE_KEYS))
+        raise InvalidRowError(f"the key {_quote_key(unknown[0])} is not known; known are {allowed}")
+    role = present.get("role")
+    if role not in ROLES:
+        raise InvalidRowError(f"role has to be one of {', '.join(ROLES)}")
+    message = {"role": role, "content": _parse_content(present.get("content", ""))}
+    for key in ("name", "tool_call_id"):
+        if key in present:
+            message[key] = _require_text(key, present[key])
+    if role == "assistant":
+        message |= _parse_answer(present, message["content"])
+    elif "content" not in present:
+        raise InvalidRowError("content is missing")
+    elif wrong := {"tool_calls", "weight"}.intersection(present):
+        raise InvalidRowError(f"{min(wrong)} is for messages of the assistant")
+    weight = present.get("weight", 1)
+    if isinstance(weight, bool) or weight not in (0, 1):
+        raise InvalidRowError("weight has to be 0 or 1")
+    return message, int(weight)
+
+
+def _parse_content(value: Any) -> str | list[dict[str, str]]:
+    if not isinstance(value, list):
+        return _require_text("content", value)
+    parts = [_drop_nulls(part) if isinstance(part, dict) else {} for part in value]
+    for part in parts:
+        if set(part) != {"type", "text"} or part["type"] != "text":
+            raise InvalidRowError(
+                'content has to be a text, or a list of {"type": "text", "text": …}'
+            )
+        _require_text("text", part["text"])
+    return parts
+
+
+def _parse_answer(message: dict[str, Any], content: str | list[dict[str, str]]) -> dict[str, Any]:
+    """Return an assistant message's tool calls and reasoning, as chat templates expect them."""
+    fields: dict[str, Any] = {}
+    if "tool_calls" in message:
+        fields["tool_calls"] = _parse_tool_calls(message["tool_calls"])
+    else:
+        texts = [content] if isinstance(content, str) else [part["text"] for part in content]
+        if not any(text.strip() for text in texts):
+            raise InvalidRowError("the assistant's message has neither content nor tool_calls")
+    if (reasoning := find_reasoning(message)) is not None:
+        # vLLM passes the reasoning to templates under both names.
+        text = _require_text(REASONING_KEYS[0], reasoning)
+        fields |= dict.fromkeys(REASONING_KEYS, text)
+    return fields
+
+
+def _parse_tool_calls(value: Any) -> list[dict[str, Any]]:
+    if not isinstance(value, list):
+        raise InvalidRowError(f"tool_calls is {_describe_type(value)}, and has to be a list")
+    calls = []
+    for call in value:
+        if not _has_named_function(call):
+            raise InvalidRowError("each of tool_calls needs a function with a name")
+        arguments = call["function"].get("arguments") or {}
+        if isinstance(arguments, str):
+            try:
+                arguments = json.loads(arguments)
+            except (ValueError, RecursionError):
+                arguments = None
+        if not isinstance(arguments, dict):
+            raise InvalidRowError("a tool call's arguments have to be a JSON object")
+        # Templates expect the arguments as an object, as vLLM passes them.
+        calls.append({**call, "function": {**call["function"], "arguments": arguments}})
+    return calls
+
+
+def _has_named_function(value: Any) -> bool:
+    function = value.get("function") if isinstance(value, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("name"), str)
+
+
+def _require_text(name: str, value: Any, *, non_empty: bool = False) -> str:
+    if not isinstance(value, str):
+        raise InvalidRowError(f"{name} is {_describe_type(value)}, and has to be a text")
+    if non_empty and not value.strip():
+        raise InvalidRowError(f"{name} is empty")
+    return value
+
+
+def _drop_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _quote_key(key: str) -> str:
+    """Return a key as quoted in a message, shortened if it is long."""
+    return repr(key if len(key) <= MAX_KEY_CHARACTERS else key[: MAX_KEY_CHARACTERS - 1] + "…")
+
+
+def _describe_type(value: Any) -> str:
+    if value is None:
+        return "null"
+    kinds = {str: "a text", bool: "a boolean", list: "a list", dict: "an object"}
+    return kinds.get(type(value), "a number")
