@@ -142,7 +142,7 @@ def _detect_format(path: Path) -> Literal["csv", "jsonl"]:
 
 
 def _valid_rows(rows: Iterator[ParsedRow | _NoRow], mistakes: Mistakes) -> Iterator[ParsedRow]:
-    """Yield the rows and collect the mistakes; stop after ``MAX_ROWS`` of either, or of blank lines."""
+    """Yield the rows and collect the mistakes; stop after ``MAX_ROWS`` rows, mistakes or blanks."""
     count = blank_count = 0
     for row in rows:
         if isinstance(row, ParsedRow):
