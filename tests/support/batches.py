@@ -10,8 +10,7 @@ from support.engine.scripted import CHAT, ScriptedEngine, failure, settings, tok
 from support.processes.background import poll_until
 from support.volume.records import all_records
 from worker.app import Worker
-from worker.batches.record import Batch
-from worker.batches.store import Batches
+from worker.batches.record import Batch, Batches
 
 
 def line(name: str, endpoint: str = CHAT, **body: Any) -> dict[str, Any]:

@@ -18,8 +18,7 @@ from support.processes.background import poll_until
 from support.serve_client import HELLO, client_of
 
 from worker.background import MAX_TAKEN_UP, BackgroundWork
-from worker.batches.record import Batch
-from worker.batches.store import Batches
+from worker.batches.record import Batch, Batches
 from worker.dialects.openai.batches import batch_object
 from worker.errors import EngineDead, VolumeError
 from worker.long_work.records import WorkReference
@@ -132,7 +131,7 @@ async def test_a_batch_that_stops_is_logged_and_can_be_started_again(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("worker.batches.shard.RETRY_DELAYS_S", (0.01,))
+    monkeypatch.setattr("worker.batches.run.RETRY_DELAYS_S", (0.01,))
     with ScriptedEngine(EngineDead()) as broken_engine:
         batch = await create_batch(Caller(broken_engine, tmp_path))
         async with start_service(broken_engine, FILES_PATH=str(tmp_path)):

@@ -25,8 +25,8 @@ from support.engine.scripted import (
 from llm_worker_client.mapping import responses
 from trainer.events import EventLog
 from worker import local
-from worker.batches.finish import encode_result_line
 from worker.batches.lines import BatchLimits
+from worker.batches.parts import encode_result_line
 from worker.dialects.llm_engine import batch_inputs, batch_output, completions
 from worker.dialects.llm_engine.batch_inputs import BatchCompletionsRequest
 from worker.fine_tunes.sources import RowSources

@@ -15,7 +15,8 @@ from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
-from worker.volume import translate_os_errors
+from worker.json_lines import encode_line
+from worker.volume import ids, translate_os_errors
 from worker.volume.durable import sync_directory, write_durably
 
 # A group is committed when it has this many lines, or after this many seconds.
@@ -225,3 +226,26 @@ def _read_records(records: Path, max_bytes: int | None) -> Iterator[FinishedLine
             number, failed, prompt, output, offset, length, crc = fields
             if offset + length <= size:
                 yield FinishedLine(number, bool(failed), prompt, output, offset, length, crc, part)
+
+
+def encode_result_line(
+    batch_id: str,
+    number: int,
+    custom_id: str,
+    *,
+    response: dict[str, object] | None = None,
+    error: dict[str, str] | None = None,
+) -> bytes:
+    """Return a line of an output or error file, with its line feed."""
+    line = {
+        "id": line_request_id(batch_id, number),
+        "custom_id": custom_id,
+        "response": response,
+        "error": error,
+    }
+    return encode_line(line) + b"\n"
+
+
+def line_request_id(batch_id: str, number: int) -> str:
+    """Return the id of a line's request, which is the same in each attempt."""
+    return ids.derive_id("batch_req_", batch_id, str(number))

@@ -1,20 +1,47 @@
-"""Record of a batch on the volume: its request, progress and result. Its files are its state."""
+"""Batches on the volume: their requests, progress and results. Their files are their state."""
 
+import contextlib
 import time
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from types import MappingProxyType
+from typing import Any, BinaryIO, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from worker.batches.lines import BatchPlan
-from worker.batches.parts import FinishedLine, read_finished_lines, records_file_sizes
-from worker.errors import Conflict
+from worker.batches.lines import (
+    INPUT_CHANGED,
+    WORKERS_DIED,
+    BatchLimits,
+    BatchPlan,
+    InvalidLine,
+    make_mistake,
+    parse_request,
+    read_lines,
+)
+from worker.batches.parts import (
+    FinishedLine,
+    encode_result_line,
+    read_finished_lines,
+    read_line_text,
+    records_file_sizes,
+)
+from worker.errors import Conflict, NoSuchObject, OnOtherVolume, RequestError
+from worker.files import Files
 from worker.job.batch import BatchRequest
-from worker.long_work.records import DECISION, REQUEST, RESULT, Record, StoredRequest, TimedModel
+from worker.long_work.records import (
+    DECISION,
+    REQUEST,
+    RESULT,
+    Record,
+    Records,
+    StoredRequest,
+    TimedModel,
+)
+from worker.settings import Settings
 from worker.volume import ids, translate_os_errors
 from worker.volume.durable import write_once
 
@@ -252,3 +279,228 @@ def count_lines(lines: Iterable[FinishedLine], total: int) -> BatchResult:
         result.prompt_tokens += line.prompt_tokens
         result.output_tokens += line.output_tokens
     return result
+
+
+# Error code and message of unanswered lines, by the status of the batch.
+UNANSWERED_ERRORS = {
+    "cancelled": ("batch_cancelled", "The batch was cancelled before this line was answered."),
+    "expired": ("batch_expired", "The batch expired before this line was answered."),
+    "completed": ("answer_lost", "The volume has lost the answer of this line."),
+}
+
+
+class ExtraOutput(Protocol):
+    """Output that a dialect writes in addition to a batch's result files. Its methods block."""
+
+    def write(self, results: Callable[[], Iterable[bytes | None]]) -> None:
+        """Write the output. The method may be called again, or concurrently, with the same results.
+
+        Args:
+            results: Returns an iterator that yields, for each request of the input, its line of the
+                output or error file; None for a request without a response.
+
+        Raises:
+            RequestError: The output can't be written because files on the volume were changed.
+            VolumeError: The volume fails.
+        """
+
+    def release_reserved_file(self) -> None:
+        """Release the file that was reserved for the output, unless the output was written."""
+
+
+OutputFactory = Callable[[StoredBatch, Files], ExtraOutput]
+
+
+def finish_batch(
+    batch: Batch, status: EndStatus, files: Files, output: ExtraOutput | None, max_line_bytes: int
+) -> BatchResult:
+    """Decide how a batch ends, unless that was decided before; write its files and then its result.
+
+    Several workers may do this concurrently, even while another worker still answers lines: all of
+    them write the same files.
+
+    Args:
+        batch: Batch to end. Lines that finish after the decision don't count.
+        status: Status of the batch if the ending is not yet decided.
+        files: Files of the volume.
+        output: Additional output of the batch, if any.
+        max_line_bytes: Maximum bytes of a line of the input.
+
+    Raises:
+        VolumeError: The files can't be written.
+    """
+    ending, plan = batch.decide_ending(status), batch.plan
+    with translate_os_errors():
+        lines = read_finished_lines(batch.parts_directory, ending.cut, check_texts=True)
+    result = count_lines(lines.values(), plan.total if plan else 0)
+    result.status, result.at = ending.status, ending.at
+    if ending.status == "failed":
+        is_unchanged = plan is None or find_unchanged_input(files, batch, plan) is not None
+        result.mistakes = [WORKERS_DIED if is_unchanged else INPUT_CHANGED]
+    if plan is not None:
+        unanswered = _unanswered_errors(files, batch, plan, lines, ending.status, max_line_bytes)
+        result.output_file_id, result.error_file_id = _write_result_files(
+            files, batch.request, lines, ending, unanswered
+        )
+        if output is not None:
+            _write_extra_output(output, plan, lines, result)
+    elif output is not None:
+        output.release_reserved_file()
+    batch.write_file(RESULT, result)
+    return result
+
+
+def fail_batch(batch: Batch, mistakes: list[dict[str, Any]], output: ExtraOutput | None) -> None:
+    """End a batch as failed before any of its lines was processed.
+
+    Raises:
+        VolumeError: The result can't be written.
+    """
+    batch.write_file(RESULT, BatchResult(status="failed", mistakes=mistakes))
+    if output is not None:
+        output.release_reserved_file()
+
+
+def find_unchanged_input(files: Files, batch: Batch, plan: BatchPlan) -> Path | None:
+    """Find the input of a batch; None if it was changed or removed after it was planned."""
+    with contextlib.suppress(NoSuchObject, OnOtherVolume):
+        path = files.content_path(files.get(batch.request.input_file_id, include_expired=True))
+        with translate_os_errors():
+            return path if plan.matches_input(path) else None
+    return None
+
+
+def _write_result_files(
+    files: Files,
+    request: StoredBatch,
+    lines: dict[int, FinishedLine],
+    ending: BatchEnding,
+    unanswered: list[bytes],
+) -> tuple[str | None, str | None]:
+    """Write the output file and the error file, and return their ids; None for an empty file."""
+    expiry = request.output_expires_after
+    numbers = sorted(lines)
+
+    def write_file(kind: str, file_id: str, numbers: list[int], errors: list[bytes]) -> str | None:
+        if not (numbers or errors):
+            return None
+        name, lifetime_s = f"{request.id}_{kind}.jsonl", expiry.seconds if expiry else None
+        with files.create(file_id, name, "batch_output", lifetime_s) as write_text:
+            for number in numbers:
+                write_text(read_line(lines[number]))
+            for text in errors:
+                write_text(text)
+        return file_id
+
+    with translate_os_errors(), _line_reader() as read_line:
+        successes = [number for number in numbers if not lines[number].failed]
+        failures = [number for number in numbers if lines[number].failed]
+        return (
+            write_file("output", ending.output_file_id, successes, []),
+            write_file("error", ending.error_file_id, failures, unanswered),
+        )
+
+
+def _write_extra_output(
+    output: ExtraOutput, plan: BatchPlan, lines: dict[int, FinishedLine], result: BatchResult
+) -> None:
+    """Write the additional output of a batch.
+
+    If that is impossible because files on the volume were changed, the batch fails, although its
+    output file contains the responses.
+    """
+    with translate_os_errors(), _line_reader() as read_line:
+
+        def result_lines() -> Iterator[bytes | None]:
+            for number in range(1, plan.total + 1):
+                yield read_line(lines[number]) if number in lines else None
+
+        try:
+            output.write(result_lines)
+        except (RequestError, OnOtherVolume) as error:
+            result.status, result.mistakes = "failed", [make_mistake("no_output", error.message)]
+
+
+def _unanswered_errors(
+    files: Files,
+    batch: Batch,
+    plan: BatchPlan,
+    finished_lines: dict[int, FinishedLine],
+    status: EndStatus,
+    max_line_bytes: int,
+) -> list[bytes]:
+    """Return error lines for unanswered lines; [] if the batch failed or its input changed."""
+    path = find_unchanged_input(files, batch, plan)
+    if path is None or status == "failed" or len(finished_lines) >= plan.total:
+        return []
+    code, message = UNANSWERED_ERRORS[status]
+    request = batch.request
+    errors = []
+    for line in read_lines(path, max_line_bytes):
+        if line.number in finished_lines:
+            continue
+        with contextlib.suppress(InvalidLine):
+            custom_id = parse_request(line, request.endpoint)["custom_id"]
+            error = {"code": code, "message": message}
+            errors.append(encode_result_line(request.id, line.number, custom_id, error=error))
+    # If the input has changed while it was read, the errors are not for lines of the batch.
+    return errors if find_unchanged_input(files, batch, plan) else []
+
+
+@contextlib.contextmanager
+def _line_reader() -> Iterator[Callable[[FinishedLine], bytes]]:
+    """Yield a function that reads the text of a finished line from its part."""
+    files: dict[Path, BinaryIO] = {}
+    with contextlib.ExitStack() as stack:
+
+        def read_line(line: FinishedLine) -> bytes:
+            if line.part not in files:
+                files[line.part] = stack.enter_context(line.part.open("rb"))
+            return read_line_text(line, files[line.part])
+
+        yield read_line
+
+
+class Batches(Records[Batch, StoredBatch]):
+    """All batches of a volume. Its methods read and write files: call them in threads.
+
+    Args:
+        settings: Settings of the worker.
+        factories: Factories of additional outputs, by the names in ``StoredBatch.output``.
+        files: Files of the volume; None for new objects, which know less about the used space.
+    """
+
+    record_type = Batch
+    id_prefix: ClassVar[str] = "batch_"
+    folder: ClassVar[str] = "batches"
+    id_param: ClassVar[str] = "batch_id"
+    input_purpose: ClassVar[str] = "batch"
+
+    def __init__(
+        self,
+        settings: Settings,
+        factories: Mapping[str, OutputFactory] = MappingProxyType({}),
+        files: Files | None = None,
+    ) -> None:
+        super().__init__(settings, files)
+        max_bytes = round(settings.max_input_mb * 1_000_000)
+        self.limits = BatchLimits(settings.batch_max_requests, max_bytes)
+        self._factories = factories
+
+    def end(self, batch: Batch, status: EndStatus) -> BatchResult:
+        """End a batch; see ``finish_batch``."""
+        output = self._make_extra_output(batch.request)
+        return finish_batch(batch, status, self.files, output, self.limits.max_line_bytes)
+
+    def fail(self, batch: Batch, mistakes: list[dict[str, Any]]) -> None:
+        """End a batch as failed before any of its lines was processed."""
+        fail_batch(batch, mistakes, self._make_extra_output(batch.request))
+
+    def find_unchanged_input(self, batch: Batch, plan: BatchPlan) -> Path | None:
+        """Find the input of a batch; None if it was changed or removed after it was planned."""
+        return find_unchanged_input(self.files, batch, plan)
+
+    def _make_extra_output(self, request: StoredBatch) -> ExtraOutput | None:
+        if request.output is None:
+            return None
+        return self._factories[request.output](request, self.files)

@@ -5,8 +5,7 @@ import contextlib
 from typing import Any
 
 from worker.batches.record import Batch, StoredBatch
-from worker.batches.shard import AnswerRequest
-from worker.batches.step import WIND_DOWN_S, BatchStep
+from worker.batches.run import WIND_DOWN_S, AnswerRequest, BatchStep
 from worker.dialects import table
 from worker.dialects.openai.batches import batch_object
 from worker.errors import NoEngine, OnOtherVolume, WorkerError

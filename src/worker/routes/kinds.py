@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from worker.batches.store import Batches
+from worker.batches.record import Batches
 from worker.long_work.records import Records
 from worker.settings import Settings
 from worker.volume import Volume, translate_os_errors

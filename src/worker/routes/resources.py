@@ -10,8 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from worker.batches.finish import OutputFactory
-from worker.batches.store import Batches
+from worker.batches.record import Batches, OutputFactory
 from worker.batches.window import SlotWindow
 from worker.engine import Engines
 from worker.errors import InvalidInput

@@ -22,8 +22,7 @@ from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
 from emulator import LostJobHandling
 from worker.batches.parts import read_finished_lines, read_line_text
-from worker.batches.record import Batch
-from worker.batches.store import Batches
+from worker.batches.record import Batch, Batches
 
 BATCH_WORKER = Path(__file__).parents[1] / "workers" / "batch_worker.py"
 INPUT = "inbox/in.jsonl"

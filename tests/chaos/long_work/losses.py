@@ -28,8 +28,7 @@ from chaos.report import Report, percentile, print_line
 from emulator import Emulator, Job, LostJobHandling, Options, Status
 from emulator.fleet import Fleet
 from llm_worker_client import RunpodTransport
-from worker.batches.record import Batch
-from worker.batches.store import Batches
+from worker.batches.record import Batch, Batches
 
 LINES, STOPPED_AT = 1_500, 500
 BODY = {"max_tokens": 12, "temperature": 0}

@@ -16,6 +16,6 @@ def batch_worker(tmp_path: Path) -> Iterator[BatchWorker]:
 
 @pytest.fixture(autouse=True)
 def _poll_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("long_work.runner", "batches.shard"):
+    for name in ("long_work.runner", "batches.run"):
         monkeypatch.setattr(f"worker.{name}.POLL_S", 0.02)
-    monkeypatch.setattr("worker.batches.shard.RETRY_DELAYS_S", (0.1, 0.1, 0.1))
+    monkeypatch.setattr("worker.batches.run.RETRY_DELAYS_S", (0.1, 0.1, 0.1))

@@ -21,8 +21,7 @@ from support.processes.background import poll_until
 from support.volume.records import all_records
 
 from worker.batches.parts import PartWriter, PendingLine
-from worker.batches.record import Batch
-from worker.batches.store import Batches
+from worker.batches.record import Batch, Batches
 from worker.dialects.openai.batches import batch_object
 from worker.errors import Conflict, NoSuchObject
 from worker.long_work.records import MAX_DEATHS, STALE_S

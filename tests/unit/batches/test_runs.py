@@ -22,7 +22,7 @@ from support.processes.background import poll_until
 from support.volume.records import all_records
 
 from worker.app import Worker
-from worker.batches.step import WIND_DOWN_S
+from worker.batches.run import WIND_DOWN_S
 from worker.errors import EngineDead, OnOtherVolume, RefusedByEngine
 from worker.long_work.records import WorkReference
 from worker.routes.kinds import KINDS
@@ -115,8 +115,8 @@ async def test_lines_wait_while_the_engine_is_suspended(
         pauses.append(seconds)
         await sleep(0)
 
-    monkeypatch.setattr("worker.batches.shard.POLL_S", 0.0123)
-    monkeypatch.setattr("worker.batches.shard.RETRY_DELAYS_S", ())
+    monkeypatch.setattr("worker.batches.run.POLL_S", 0.0123)
+    monkeypatch.setattr("worker.batches.run.RETRY_DELAYS_S", ())
     async with batch_worker.engine.engines.suspend(wait_timeout_s=0.1):
         monkeypatch.setattr(asyncio, "sleep", record_pause)
         task = asyncio.create_task(batch_worker.run_batch(**batch_request(3)))
@@ -131,7 +131,7 @@ async def test_lines_wait_while_the_engine_is_suspended(
 async def test_a_finished_line_of_any_batch_is_noticed_without_polling(
     batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.batches.shard.POLL_S", 3600.0)
+    monkeypatch.setattr("worker.batches.run.POLL_S", 3600.0)
     batch_worker.engine.script = tuple(tokens("a", "b", pause=0.01))
     runs = [batch_worker.run_batch(f"job-{number}", **batch_request(20)) for number in range(2)]
     for batch in await asyncio.gather(*runs):
@@ -246,7 +246,7 @@ async def run_until_time_is_over(
     """Run a batch in a job whose time is over as soon as a line runs."""
     passed_s = 0.0
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + passed_s)
-    for module in ("batches.step", "batches.shard", "batches.window", "long_work.runner"):
+    for module in ("batches.run", "batches.window", "long_work.runner"):
         monkeypatch.setattr(f"worker.{module}.time", clock)
     job = {"batch": batch_request(count, max_runtime_sec=3600)}
     task = asyncio.create_task(batch_worker.run_job(job))
@@ -258,7 +258,7 @@ async def run_until_time_is_over(
 async def test_a_job_whose_time_is_over_finishes_running_lines_and_leaves_the_others(
     batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.batches.shard.POLL_S", 0.05)
+    monkeypatch.setattr("worker.batches.run.POLL_S", 0.05)
     batch_worker.engine.script = tuple(tokens("a", "b", pause=0.5))
     response = await run_until_time_is_over(batch_worker, monkeypatch, count=50)
     monkeypatch.undo()
@@ -275,7 +275,7 @@ async def test_a_job_whose_time_is_over_finishes_running_lines_and_leaves_the_ot
 async def test_lines_that_run_too_long_are_aborted(
     batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.batches.shard.ABORT_GRACE_S", 0.5)
+    monkeypatch.setattr("worker.batches.run.ABORT_GRACE_S", 0.5)
     batch_worker.engine.script = tuple(tokens("a", "b", pause=600.0))
     response = await run_until_time_is_over(batch_worker, monkeypatch, count=5)
     await poll_until(

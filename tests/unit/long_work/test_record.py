@@ -11,8 +11,7 @@ from pydantic import BaseModel
 from support.engine.scripted import CHAT, settings
 from support.volume.records import all_records
 
-from worker.batches.record import BatchResult, StoredBatch
-from worker.batches.store import Batches
+from worker.batches.record import Batches, BatchResult, StoredBatch
 from worker.errors import (
     Conflict,
     InvalidInput,

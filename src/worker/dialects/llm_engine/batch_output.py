@@ -10,8 +10,7 @@ from typing import Self
 import msgspec
 from msgspec import Raw, Struct
 
-from worker.batches.finish import OutputFactory
-from worker.batches.record import StoredBatch
+from worker.batches.record import OutputFactory, StoredBatch
 from worker.errors import Conflict, InvalidInput, OnOtherVolume
 from worker.files import Files
 from worker.files.storage import equals_chunks

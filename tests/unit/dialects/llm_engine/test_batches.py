@@ -12,8 +12,7 @@ from support.caller import Caller
 from support.engine.scripted import ScriptedEngine
 
 from worker.batches.lines import BatchPlan, make_mistake
-from worker.batches.record import CANCEL, PLAN, BatchEnding, BatchResult
-from worker.batches.store import Batches
+from worker.batches.record import CANCEL, PLAN, BatchEnding, Batches, BatchResult
 from worker.dialects.llm_engine.batches import job_object
 from worker.long_work.records import DECISION, RESULT, TimedModel
 

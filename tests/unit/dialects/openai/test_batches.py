@@ -12,7 +12,7 @@ from support.engine.scripted import CHAT, ScriptedEngine, tokens
 from support.processes.background import HUNG_S, poll_until
 from support.volume.records import all_records
 
-from worker.batches.store import Batches
+from worker.batches.record import Batches
 from worker.files import Files
 from worker.long_work.records import WorkReference
 from worker.routes.kinds import KINDS
