@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from support.processes.background import HUNG_S, poll_until
-from worker.engine.run.healing.healer import Healer
+from worker.engine.run.healing import Healer
 
 
 class FakeClock:

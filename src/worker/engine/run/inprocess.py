@@ -11,12 +11,12 @@ from typing import Any
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.run.adapters import Adapters
+from worker.engine.run.core import Core
 from worker.engine.run.description import describe_model
 from worker.engine.run.generation import Generation
 from worker.engine.run.grammar.gate import GrammarGate, create_grammar_tester
 from worker.engine.run.grammar.trial import GrammarTester
-from worker.engine.run.healing.core import Core
-from worker.engine.run.healing.healer import Healer
+from worker.engine.run.healing import Healer
 from worker.engine.run.requests.gpu_time import ChargedRequests
 from worker.engine.run.requests.media import create_media_loader
 from worker.engine.run.server import VllmServer

@@ -12,8 +12,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from worker.children import end_forks_with_parent
 from worker.engine.arguments import EngineArguments
-from worker.engine.run.healing.core import Core, CoreFailed, CoreOutput
-from worker.engine.run.healing.watchdog import Heartbeat
+from worker.engine.run.core import Core, CoreFailed, CoreOutput, Heartbeat
 from worker.engine.seam.locations import LOCATIONS, import_from_vllm
 from worker.engine.seam.patches import LORA_INFO
 from worker.engine.seam.protocols import Client

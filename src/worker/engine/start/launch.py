@@ -20,9 +20,9 @@ import uvloop
 from worker.asgi import ResponseHead
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments
+from worker.engine.run.core import Core
 from worker.engine.run.description import chosen_defaults, summary_line
 from worker.engine.run.generation.prompts import example_input
-from worker.engine.run.healing.core import Core
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.run.requests import media
 from worker.engine.run.unserved import UnservedModel

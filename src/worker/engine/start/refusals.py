@@ -30,7 +30,7 @@ from worker.engine.model_config import (
 )
 from worker.engine.options.automatic import MEMORY_OPTION
 from worker.engine.options.option import join_validation_messages
-from worker.engine.run.healing.core import CoreFailed
+from worker.engine.run.core import CoreFailed
 from worker.engine.seam.translation import is_out_of_memory, shorten_to_sentences
 from worker.engine.start.checks import NUM_GPU_BLOCKS_OVERRIDE
 from worker.errors import MAX_MESSAGE_LENGTH, MachineUnfit, StartFailed, replace_options_by_settings

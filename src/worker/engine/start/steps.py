@@ -11,7 +11,7 @@ import psutil
 from worker.engine.arguments import EngineArguments
 from worker.engine.model_config import create_model_config
 from worker.engine.options.automatic import MEMORY_OPTION, choose_tensor_parallel_size
-from worker.engine.run.healing.core import CoreFailed
+from worker.engine.run.core import CoreFailed
 from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start import Start
 from worker.engine.start.artifacts import artifacts_in_arguments

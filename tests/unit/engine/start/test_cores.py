@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from worker.engine.run.healing.core import CoreFailed
+from worker.engine.run.core import CoreFailed
 from worker.engine.start import cores
 from worker.engine.start.refusals import is_machine_fault
 from worker.errors import EngineDead, MachineUnfit

@@ -17,7 +17,7 @@ from support.settings import start_on
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine
 from worker.engine.options.automatic import MEMORY_OPTION, divide_gpu_memory
-from worker.engine.run.healing.core import CoreFailed
+from worker.engine.run.core import CoreFailed
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start import checks, steps

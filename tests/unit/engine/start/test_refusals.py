@@ -12,7 +12,7 @@ import pytest
 from support.engine.arguments import engine_arguments
 
 from worker.engine.arguments import EngineArguments
-from worker.engine.run.healing.core import CoreFailed
+from worker.engine.run.core import CoreFailed
 from worker.engine.start.refusals import (
     MACHINE_CAUSES,
     error_message,

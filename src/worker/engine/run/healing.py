@@ -4,15 +4,14 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Any
 
-from worker.engine.run.healing.core import Core
-from worker.engine.run.healing.suspects import Suspects, is_id_of_request
-from worker.engine.run.healing.suspension import Suspension
-from worker.engine.run.healing.watchdog import MAX_COMPILE_S, SilenceTimer, max_prefill_s
+from worker.engine.run.core import Core
+from worker.engine.seam.protocols import RequestState
 from worker.engine.seam.translation import START_ERRORS
-from worker.errors import EngineDead, RequestKilledEngine, StartFailed
+from worker.errors import EngineDead, EngineSuspended, RequestKilledEngine, StartFailed
 from worker.metrics import ENGINE_RESTARTS
 
 log = logging.getLogger(__name__)
@@ -40,6 +39,144 @@ ARRIVAL_TIMEOUT_S = 0.5
 OUTPUT_TIMEOUT_S = 60.0
 # Seconds between two polls; short, since other suspects wait until a suspect has output.
 POLL_INTERVAL_S = 0.02
+# Additional seconds that a step may take for each token of a prompt in it, by vLLM's device type.
+PREFILL_S_PER_TOKEN = {"cpu": 0.02}
+PREFILL_S_PER_TOKEN_OF_GPU = 0.002
+# Maximum seconds for a step that compiles code, in other processes.
+MAX_COMPILE_S = 300.0
+# Maximum seconds between two updates of a ``SilenceTimer``. After a longer gap, this process was
+# frozen or very busy. The core may have been frozen, too, so the timer restarts.
+MAX_UPDATE_GAP_S = 2.0
+
+
+class Suspects:
+    """The requests that may have caused the crashes of cores.
+
+    A request without output at the time of a crash is new. Requests are identified by vLLM's own
+    ids, such as "chatcmpl-" + the caller's request id.
+    """
+
+    def __init__(self) -> None:
+        # For each request that was new in the last crash: the number of such crashes in a row.
+        self._new_counts: Counter[str] = Counter()
+        # For each request that was unfinished in the last crash: the number of such crashes in a
+        # row.
+        self._running_counts: Counter[str] = Counter()
+
+    def record_crash(self, new_ids: Iterable[str], running_ids: Iterable[str]) -> None:
+        """Record a crash or a hang, with the ids of the requests without and with output."""
+        self._new_counts = _count_consecutive_crashes(self._new_counts, new_ids)
+        self._running_counts = _count_consecutive_crashes(
+            self._running_counts, {*self._new_counts, *running_ids}
+        )
+
+    def is_killer(self, request_id: str) -> bool:
+        """Return whether this request alone is the most likely cause of the last crash."""
+        top_suspects = self._top_suspect_ids
+        return len(top_suspects) == 1 and is_id_of_request(top_suspects[0], request_id)
+
+    def is_suspect(self, request_id: str) -> bool:
+        """Return whether this request is one of the most likely causes of the last crash."""
+        return any(is_id_of_request(id_, request_id) for id_ in self._top_suspect_ids)
+
+    @property
+    def _top_suspect_ids(self) -> list[str]:
+        """The requests that were new in the most crashes in a row.
+
+        If none was new: those that were unfinished in the most crashes in a row, in at least two.
+        """
+        repeated = {id_: count for id_, count in self._running_counts.items() if count > 1}
+        counts = self._new_counts or repeated
+        highest = max(counts.values(), default=0)
+        return [id_ for id_, count in counts.items() if count == highest]
+
+
+def _count_consecutive_crashes(previous: Counter[str], ids: Iterable[str]) -> Counter[str]:
+    return Counter({id_: previous[id_] + 1 for id_ in ids})
+
+
+def is_id_of_request(engine_id: str, request_id: str) -> bool:
+    """Return whether vLLM's id is the id of a caller's request, or of a part of it."""
+    prefix, match, suffix = engine_id.partition(request_id)
+    return bool(match) and prefix[-1:] in ("", "-", "_") and suffix[:1] in ("", "-", "_")
+
+
+class Suspension:
+    """The state of an engine's suspension. Use on one loop."""
+
+    def __init__(self) -> None:
+        # Callers suspend the engine one at a time.
+        self._lock = asyncio.Lock()
+        self._ended = asyncio.Event()
+        self._ended.set()
+        self._timeout_s = 0.0
+        # Whether the engine is suspended, and all processes of its core have exited.
+        self.is_vacant = False
+
+    @property
+    def is_active(self) -> bool:
+        return not self._ended.is_set()
+
+    @contextlib.asynccontextmanager
+    async def suspend(self, timeout_s: float) -> AsyncIterator[None]:
+        """Let requests wait during this block, each for up to ``timeout_s`` seconds."""
+        async with self._lock:
+            self._timeout_s = timeout_s
+            self._ended.clear()
+            try:
+                yield
+            finally:
+                self.is_vacant = False
+                self._ended.set()
+
+    async def vacate_until_resumed(self) -> None:
+        """If the engine is suspended, mark it as vacant, and wait until the suspension ends.
+
+        Call when the core has been removed.
+        """
+        if self.is_active:
+            self.is_vacant = True
+            await self._ended.wait()
+
+    async def wait_until_resumed(self) -> None:
+        """See ``Engine.wait_until_resumed``."""
+        if not self.is_active:
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._ended.wait()
+        except TimeoutError:
+            raise EngineSuspended from None
+
+
+class SilenceTimer:
+    """Measures how long requests have run without a sign of life from the core.
+
+    All times are by ``time.monotonic``, in seconds.
+    """
+
+    def __init__(self, now: float) -> None:
+        self._since = self._updated_at = self.started_at = now
+
+    def update_and_get_silence(self, now: float, last_beat_at: float, *, is_busy: bool) -> float:
+        """Return the seconds of silence until ``now``.
+
+        Call at least every ``MAX_UPDATE_GAP_S``: the timer restarts after a longer gap, while no
+        request runs, and at each sign of life (``last_beat_at``).
+        """
+        if not is_busy or now - self._updated_at > MAX_UPDATE_GAP_S:
+            self._since = now
+        self._updated_at = now
+        self.started_at = max(self._since, last_beat_at)
+        return now - self.started_at
+
+
+def max_prefill_s(requests: Iterable[RequestState], config: Any) -> float:
+    """Return the seconds that a step may take to compute the prompts of a core's requests."""
+    tokens = sum(request.prompt_len for request in requests if request.is_prefilling)
+    device = config.device_config.device_type
+    tokens_per_step: int = min(tokens, config.scheduler_config.max_num_batched_tokens)
+    return tokens_per_step * PREFILL_S_PER_TOKEN.get(device, PREFILL_S_PER_TOKEN_OF_GPU)
 
 
 class Healer:

@@ -13,10 +13,10 @@ from typing import Any
 
 import psutil
 from prometheus_client import CollectorRegistry
+from vllm.v1.metrics.loggers import StatLoggerBase
 
 from worker import logs
 from worker.children import Child, signal_name
-from worker.engine.run.healing.watchdog import Heartbeat
 from worker.engine.seam.protocols import Client, RequestState
 from worker.engine.seam.translation import is_out_of_memory
 from worker.errors import EngineDead
@@ -87,6 +87,22 @@ class CoreOutput:
         self._error_file.close()
         lines = content.decode(errors="replace").split("\n")
         return CoreFailed(*lines[:2]) if lines[0] else None
+
+
+class Heartbeat(StatLoggerBase):  # type: ignore[misc]  # Any
+    """The time of the last message from vLLM's core, which sends one after every step.
+
+    vLLM uses this object as a logger of statistics, its public way to observe every message.
+    """
+
+    def __init__(self) -> None:
+        self.last_at = time.monotonic()
+
+    def record(self, *_: Any, **__: Any) -> None:
+        self.last_at = time.monotonic()
+
+    def log_engine_initialized(self) -> None:
+        """Do nothing; vLLM requires this method."""
 
 
 class Core:

@@ -19,9 +19,8 @@ import vllm.envs
 from prometheus_client import REGISTRY, CollectorRegistry, Counter
 from support.processes.background import wait_until
 
-from worker.engine.run.healing import core as core_module
-from worker.engine.run.healing.core import OUT_OF_MEMORY_HINT, Core, CoreFailed, CoreOutput
-from worker.engine.run.healing.watchdog import Heartbeat
+from worker.engine.run import core as core_module
+from worker.engine.run.core import OUT_OF_MEMORY_HINT, Core, CoreFailed, CoreOutput, Heartbeat
 from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start.cores import allow_environ_changes, move_vllm_metrics
 from worker.engine.start.refusals import is_machine_fault

@@ -1,1 +1,0 @@
-"""Recovery of an engine: detects that a core has died or hangs, and starts a new one."""
