@@ -1,4 +1,13 @@
-"""Watches a core, and starts another core when it dies, hangs, or was stopped for a suspension."""
+"""The replacement of a core that dies, hangs, or is stopped for a suspension.
+
+``Healer.run`` watches the core. A ``SilenceTimer`` measures how long requests have run without a
+message from it: beyond the time that their prompts may take, the core hangs, and is killed. After a
+death the healer records the requests that may have caused it (``Suspects``), lets vLLM fail those
+that ran, removes the core's processes and starts another core, up to a maximum number of times.
+During a ``Suspension`` there is no core: it is killed on purpose, and the next one starts
+afterwards. A request without output calls ``wait_for_recovery`` before it is sent again: the only
+suspect is refused, and several suspects enter the new core one at a time.
+"""
 
 import asyncio
 import contextlib
@@ -235,68 +244,6 @@ class Healer:
         finally:
             self._has_given_up = True
 
-    @contextlib.asynccontextmanager
-    async def suspend(self, wait_timeout_s: float, drain_timeout_s: float) -> AsyncIterator[None]:
-        """Stop the core during the block, and restart it afterwards (see ``Engine.suspend``)."""
-        try:
-            async with self.suspension.suspend(wait_timeout_s):
-                await self._stop_core(time.monotonic() + drain_timeout_s)
-                log.info("the engine of %s is suspended", self._name)
-                yield
-        finally:
-            with contextlib.suppress(EngineDead):
-                await self._wait_until_alive()
-
-    async def _stop_core(self, deadline: float) -> None:
-        """Kill the core when it is idle or at ``deadline`` (``time.monotonic``); await its removal.
-
-        Raises:
-            EngineDead: If the core has died by itself, and can't be started again.
-        """
-        while not self.suspension.is_vacant:
-            if self._has_given_up:
-                raise EngineDead
-            core = self.core
-            if not core.client.errored and (core.is_idle or time.monotonic() > deadline):
-                self._suspended_core = core
-                await asyncio.to_thread(core.kill)
-            await asyncio.sleep(WATCH_INTERVAL_S)
-
-    async def wait_for_recovery(self, request_id: str) -> None:
-        """Wait until a core responds and the request may be sent again."""
-        await self.suspension.wait_until_resumed()
-        await self._wait_until_alive()
-        if self._suspects.is_killer(request_id):
-            raise RequestKilledEngine
-        if self._suspects.is_suspect(request_id):
-            async with self._suspect_lock:
-                if self._last_suspect:
-                    await asyncio.wait([self._last_suspect])
-                self._last_suspect = asyncio.create_task(self._wait_for_first_output(request_id))
-
-    async def _wait_until_alive(self) -> None:
-        while self.is_dead:
-            if self._has_given_up:
-                raise EngineDead
-            await asyncio.sleep(WATCH_INTERVAL_S)
-
-    async def _wait_for_first_output(self, request_id: str) -> None:
-        """Wait, with a timeout, for a suspect's first output or end, or for the core's death."""
-        core, client = self.core, self.core.client
-
-        def prefill_flags() -> list[bool]:
-            """Return for each part of the request whether the engine has no output for it yet."""
-            return [
-                request.is_prefilling
-                for request in core.unfinished_requests
-                if is_id_of_request(request.external_req_id, request_id)
-            ]
-
-        # If a core died while this request waited for its turn, it may no longer be a suspect.
-        if self._suspects.is_suspect(request_id):
-            await _poll_until(lambda: client.errored or bool(prefill_flags()), ARRIVAL_TIMEOUT_S)
-            await _poll_until(lambda: client.errored or not any(prefill_flags()), OUTPUT_TIMEOUT_S)
-
     async def _watch_until_dead(self, silence: SilenceTimer) -> bool:
         """Wait for the core's death, and kill the core if it hangs; return whether it hung."""
         core, has_hung, cpu_time_before = self.core, False, 0.0
@@ -363,8 +310,16 @@ class Healer:
         ``reason`` is None if the core was stopped on purpose, which doesn't count as a restart.
         """
         died_at = time.monotonic()
-        while reason is None or self._count_restart_if_allowed():
+        while True:
             if reason is not None:
+                now = time.monotonic()
+                while self._restart_times and now - self._restart_times[0] > RESTART_WINDOW_S:
+                    self._restart_times.popleft()
+                if len(self._restart_times) >= self._max_restarts:
+                    log.error("the engine of %s died: %s; it is not restarted", self._name, reason)
+                    return False
+                self._restart_times.append(now)
+                ENGINE_RESTARTS.inc()
                 log.error("the engine of %s died: %s; restarting it", self._name, reason)
             core = None
             try:
@@ -379,19 +334,62 @@ class Healer:
                 seconds = time.monotonic() - died_at
                 log.info("the engine of %s has restarted after %.1f s", self._name, seconds)
                 return True
-        log.error("the engine of %s died: %s; it is not restarted", self._name, reason)
-        return False
 
-    def _count_restart_if_allowed(self) -> bool:
-        """Count a restart; return False if the maximum has been reached."""
-        now = time.monotonic()
-        while self._restart_times and now - self._restart_times[0] > RESTART_WINDOW_S:
-            self._restart_times.popleft()
-        if len(self._restart_times) >= self._max_restarts:
-            return False
-        self._restart_times.append(now)
-        ENGINE_RESTARTS.inc()
-        return True
+    @contextlib.asynccontextmanager
+    async def suspend(self, wait_timeout_s: float, drain_timeout_s: float) -> AsyncIterator[None]:
+        """Stop the core during the block, and restart it afterwards (see ``Engine.suspend``)."""
+        try:
+            async with self.suspension.suspend(wait_timeout_s):
+                deadline = time.monotonic() + drain_timeout_s
+                # ``run`` removes the core that is killed here, and then the engine is vacant.
+                while not self.suspension.is_vacant:
+                    if self._has_given_up:
+                        raise EngineDead
+                    core = self.core
+                    if not core.client.errored and (core.is_idle or time.monotonic() > deadline):
+                        self._suspended_core = core
+                        await asyncio.to_thread(core.kill)
+                    await asyncio.sleep(WATCH_INTERVAL_S)
+                log.info("the engine of %s is suspended", self._name)
+                yield
+        finally:
+            with contextlib.suppress(EngineDead):
+                await self._wait_until_alive()
+
+    async def wait_for_recovery(self, request_id: str) -> None:
+        """Wait until a core responds and the request may be sent again."""
+        await self.suspension.wait_until_resumed()
+        await self._wait_until_alive()
+        if self._suspects.is_killer(request_id):
+            raise RequestKilledEngine
+        if self._suspects.is_suspect(request_id):
+            async with self._suspect_lock:
+                if self._last_suspect:
+                    await asyncio.wait([self._last_suspect])
+                self._last_suspect = asyncio.create_task(self._wait_for_first_output(request_id))
+
+    async def _wait_until_alive(self) -> None:
+        while self.is_dead:
+            if self._has_given_up:
+                raise EngineDead
+            await asyncio.sleep(WATCH_INTERVAL_S)
+
+    async def _wait_for_first_output(self, request_id: str) -> None:
+        """Wait, with a timeout, for a suspect's first output or end, or for the core's death."""
+        core, client = self.core, self.core.client
+
+        def prefill_flags() -> list[bool]:
+            """Return for each part of the request whether the engine has no output for it yet."""
+            return [
+                request.is_prefilling
+                for request in core.unfinished_requests
+                if is_id_of_request(request.external_req_id, request_id)
+            ]
+
+        # If a core died while this request waited for its turn, it may no longer be a suspect.
+        if self._suspects.is_suspect(request_id):
+            await _poll_until(lambda: client.errored or bool(prefill_flags()), ARRIVAL_TIMEOUT_S)
+            await _poll_until(lambda: client.errored or not any(prefill_flags()), OUTPUT_TIMEOUT_S)
 
 
 async def _poll_until(condition: Callable[[], bool], timeout_s: float) -> None:
