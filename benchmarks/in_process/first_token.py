@@ -26,8 +26,7 @@ from worker.bridge import Stream
 from worker.dialects.openai.bodies import prepare_body
 from worker.dialects.table import find_route
 from worker.engine.options import Options
-from worker.engine.run.requests.bodies import check_bad_words
-from worker.engine.run.requests.texts import limit_texts
+from worker.engine.run.requests.limits import check_bad_words, limit_texts
 from worker.engine.run.server import _encode_json
 from worker.engine.start import Start, launch
 from worker.job import OpenAIJob

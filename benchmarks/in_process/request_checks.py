@@ -28,8 +28,7 @@ from transformers import AutoTokenizer
 from worker.dialects import parse_input
 from worker.dialects.openai.bodies import prepare_body
 from worker.dialects.table import find_route
-from worker.engine.run.requests.bodies import check_bad_words, validate_responses_body
-from worker.engine.run.requests.texts import limit_texts
+from worker.engine.run.requests.limits import check_bad_words, limit_texts, validate_responses_body
 from worker.errors import WorkerError
 from worker.job import OpenAIJob
 from worker.limits.bodies import check_items

@@ -60,10 +60,13 @@ from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
 from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 from worker.engine.options import Options
-from worker.engine.run.requests.refusals import QUOTING_LOGGERS, sanitize_message
-from worker.engine.run.requests.texts import (
-    mark_if_long,
+from worker.engine.run.corrections import (
+    QUOTING_LOGGERS,
     remember_token_texts,
+    sanitize_message,
+)
+from worker.engine.run.requests.long_requests import (
+    mark_if_long,
     reserve_thread_for_short_texts,
 )
 from worker.engine.seam import patches
@@ -176,7 +179,7 @@ def test_the_state_of_a_request_has_the_figures_of_its_receipt() -> None:
     assert "self.log_stats = log_stats or has_custom_loggers" in inspect.getsource(AsyncLLM)
 
 
-# Work in threads, which worker/engine/run/requests/texts.py replaces:
+# Work in threads, which worker/engine/run/requests/long_requests.py replaces:
 
 
 def test_vllm_renders_in_a_shared_executor_with_the_configured_number_of_threads() -> None:
@@ -211,7 +214,7 @@ async def test_vllm_renders_with_the_replaced_submit_method_of_its_executor() ->
     executor.shutdown()
 
 
-# The texts of tokens, which worker/engine/run/requests/texts.py remembers:
+# The texts of tokens, which worker/engine/run/corrections.py remembers:
 
 
 class CountingTokenizer:

@@ -19,9 +19,9 @@ from vllm.exceptions import VLLMValidationError
 
 from worker.asgi import ResponseHead
 from worker.engine.options import Options
+from worker.engine.run import corrections
 from worker.engine.run import server as module
 from worker.engine.run.generation.sampling import KNOWN_KEYS, VLLM_FIELDS
-from worker.engine.run.requests import refusals
 from worker.engine.run.server import VllmServer
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import SANITIZE
@@ -318,7 +318,7 @@ def test_a_refusal_is_not_logged_with_a_traceback(error: BaseException, defect: 
     with_traceback = (type(error), error, None)
     for arguments, exc_info in [((), with_traceback), (("a", error), None)]:
         record = log.makeRecord(log.name, logging.ERROR, "", 0, "x", arguments, exc_info)
-        assert refusals.is_loggable(record) is defect
+        assert corrections.is_loggable(record) is defect
 
 
 def test_error_responses_and_lines_that_quote_messages_are_not_logged() -> None:
@@ -335,7 +335,7 @@ def test_error_responses_and_lines_that_quote_messages_are_not_logged() -> None:
     ]
     for name, level, argument, logged in rows:
         record = logging.LogRecord(name, level, "", 0, "x %s", (argument,), None)
-        assert refusals.is_loggable(record) is logged
+        assert corrections.is_loggable(record) is logged
 
 
 def test_vllms_sanitize_function_is_replaced_in_every_module(module_server: VllmServer) -> None:
@@ -345,4 +345,4 @@ def test_vllms_sanitize_function_is_replaced_in_every_module(module_server: Vllm
     modules = [module for path, module in sys.modules.items() if path.startswith("vllm.")]
     used = [vars(module)[name] for module in modules if name in vars(module)]
     assert len(used) > 1
-    assert set(used) == {refusals.sanitize_message}
+    assert set(used) == {corrections.sanitize_message}

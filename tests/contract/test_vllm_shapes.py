@@ -16,7 +16,7 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRespo
 from vllm.exceptions import VLLMError
 
 from worker.engine.run.corrections import keep_invalid_tool_input
-from worker.engine.run.requests.bodies import validate_responses_body
+from worker.engine.run.requests.limits import validate_responses_body
 from worker.engine.seam.body_errors import invalid_body_error
 from worker.engine.seam.translation import translate_errors
 from worker.errors import InvalidInput

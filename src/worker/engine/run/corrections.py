@@ -1,21 +1,41 @@
-"""Corrections of vLLM's server where it loses text, or differs from the API that it implements."""
+"""Corrections of vLLM's server: lost text, repeated work, and what its messages and log reveal.
+
+``seam/patches.py`` has the reason for each.
+"""
 
 import json
 import logging
+import re
+from collections.abc import Callable
 from functools import cache
 from pkgutil import resolve_name
 from typing import Any, NoReturn
+from weakref import WeakKeyDictionary
 
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import (
     CREATE_ERROR,
+    INCOMPLETE_TEXT,
     PARSE_DELTA,
     TO_MESSAGES,
+    TOKEN_TEXTS,
 )
+from worker.engine.seam.translation import translate_error
+from worker.errors import MAX_MESSAGE_LENGTH
 
 log = logging.getLogger(__name__)
 
 # Values of ``tool_choice`` with which a model may answer with text.
 FREE_CHOICES = (None, "auto")
+
+# Beginnings of the names of loggers whose warnings quote messages, or the URLs of images, which can
+# contain credentials. Before vLLM 0.32, the first one was the second; 0.33 has loggers below it.
+QUOTING_LOGGERS = ("vllm.renderers.chat_utils", "vllm.entrypoints.chat_utils", "vllm.connections")
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+>")
+TRACEBACK = re.compile(r'File "[^"\n]+", line \d+, in \S+')
+PATH = re.compile(r"(?<!\w)/[\w./-]+")
+ROOT_FOLDERS = frozenset("home lib mnt opt root runpod-volume srv tmp usr var workspace".split())
 
 
 def raise_errors_of_messages() -> None:
@@ -136,3 +156,75 @@ def _is_json_object(text: str) -> bool:
         return isinstance(json.loads(text), dict)
     except ValueError:
         return False
+
+
+@cache
+def remember_token_texts() -> None:
+    """Let vLLM decode each token with a log probability once, instead of in each step.
+
+    The texts of a model's tokens take at most some megabytes.
+    """
+    decode: Callable[[Any, list[int]], list[str]] = TOKEN_TEXTS.original
+    correct: Callable[[Any, int, list[int]], str] = INCOMPLETE_TEXT.original
+    texts_by_tokenizer: WeakKeyDictionary[Any, dict[int, str]] = WeakKeyDictionary()
+
+    def token_texts(tokenizer: Any, token_ids: list[int]) -> list[str]:
+        known = texts_by_tokenizer.setdefault(tokenizer, {})
+        if unknown := [*{token for token in token_ids if token not in known}]:
+            known.update(zip(unknown, decode(tokenizer, unknown), strict=True))
+        return [known[token] for token in token_ids]
+
+    def correct_text(processor: Any, token: int, preceding: list[int]) -> str:
+        """Return the text of a token that ends within a character."""
+        tokenizer = processor.tokenizer
+        last_texts = token_texts(tokenizer, preceding[-1:])
+        is_incomplete = not any(map(_ends_within_character, last_texts))
+        # A character that is incomplete with all preceding tokens is so with fewer of them.
+        if is_incomplete or _ends_within_character(tokenizer.decode([*preceding, token])):
+            return ""
+        return correct(processor, token, preceding)
+
+    TOKEN_TEXTS.replace_in_modules(token_texts)
+    INCOMPLETE_TEXT.replace(resolve_name(INCOMPLETE_TEXT.owner), correct_text)
+
+
+def _ends_within_character(text: str) -> bool:
+    return text.endswith("\N{REPLACEMENT CHARACTER}")
+
+
+def sanitize_message(message: str) -> str:
+    """Return the beginning of a message without memory addresses, tracebacks and paths."""
+    message = ADDRESS.sub(">", message[:MAX_MESSAGE_LENGTH])
+    return PATH.sub(_hide_path, TRACEBACK.sub("", message)).strip()
+
+
+def _hide_path(path: re.Match[str]) -> str:
+    """Replace the path of a file with a placeholder; routes, fractions and web addresses stay."""
+    text = path[0]
+    if text.startswith("//") and not text.startswith("///"):
+        return text
+    root, *rest = text.strip("/").split("/")
+    return "<path>" if rest and (root in ROOT_FOLDERS or "." in rest[-1]) else text
+
+
+def silence_refusals() -> None:
+    """Filter refusals, and warnings that quote requests, out of vLLM's log."""
+    logger: logging.Logger | None = logging.getLogger("vllm")
+    while logger:
+        for handler in logger.handlers:
+            handler.addFilter(is_loggable)
+        logger = logger.parent if logger.propagate else None
+
+
+def is_loggable(record: logging.LogRecord) -> bool:
+    """Return whether a log record is neither a refusal nor a warning that quotes a request."""
+    if not record.name.startswith("vllm"):
+        return True
+    if record.name.startswith(QUOTING_LOGGERS) and record.levelno < logging.ERROR:
+        return False
+    arguments = record.args if isinstance(record.args, tuple) else ()
+    error = record.exc_info[1] if record.exc_info else None
+    refusal = import_from_vllm("ErrorResponse")
+    return not any(
+        isinstance(value, refusal) or translate_error(value) for value in (*arguments, error)
+    )

@@ -19,14 +19,11 @@ from starlette.middleware.cors import CORSMiddleware
 from worker import asgi
 from worker.chunking import current_schedule
 from worker.engine.run import corrections
-from worker.engine.run.requests.bodies import check_bad_words, validate_responses_body
 from worker.engine.run.requests.due_outputs import read_streams_when_due, separate_outputs
-from worker.engine.run.requests.long_requests import LongRequestQueue
-from worker.engine.run.requests.refusals import sanitize_message, silence_refusals
-from worker.engine.run.requests.texts import (
+from worker.engine.run.requests.limits import check_bad_words, limit_texts, validate_responses_body
+from worker.engine.run.requests.long_requests import (
+    LongRequestQueue,
     is_long,
-    limit_texts,
-    remember_token_texts,
     reserve_thread_for_short_texts,
 )
 from worker.engine.seam.locations import import_from_vllm
@@ -66,12 +63,12 @@ class VllmServer:
         self.max_output_tokens: int | None = None
         self._app = import_from_vllm("build_app")(arguments, tasks, client.model_config)
         read_streams_when_due()
-        remember_token_texts()
-        SANITIZE.replace_in_modules(sanitize_message)
+        corrections.remember_token_texts()
+        SANITIZE.replace_in_modules(corrections.sanitize_message)
         corrections.raise_errors_of_messages()
         corrections.send_withheld_text()
         _shorten_path_of_requests(self._app)
-        silence_refusals()
+        corrections.silence_refusals()
         self._keys = dict(_body_keys_by_path(self._app))
         # Building the OpenAPI document takes a second or two: don't do it concurrently.
         self._schema_lock = threading.Lock()

@@ -104,19 +104,19 @@ REQUEST_STATES = Patch(
 SUBMIT = Patch(
     owner="concurrent.futures:Executor",
     name="submit",
-    replacement="worker.engine.run.requests.texts:reserve_thread_for_short_texts",
+    replacement="worker.engine.run.requests.long_requests:reserve_thread_for_short_texts",
     reason="Long texts take every thread of the renderer, and short ones wait for seconds.",
 )
 TOKEN_TEXTS = Patch(
     owner="vllm.tokenizers.detokenizer_utils",
     name="convert_ids_list_to_tokens",
-    replacement="worker.engine.run.requests.texts:remember_token_texts",
+    replacement="worker.engine.run.corrections:remember_token_texts",
     reason="It decodes all tokens with log probabilities in each step, and all requests wait.",
 )
 INCOMPLETE_TEXT = Patch(
     owner="vllm.v1.engine.logprobs:LogprobsProcessor",
     name="_correct_decoded_token",
-    replacement="worker.engine.run.requests.texts:remember_token_texts",
+    replacement="worker.engine.run.corrections:remember_token_texts",
     reason="It decodes tokens with a part of a character up to nine times, in each step.",
 )
 TO_MESSAGES = Patch(
@@ -152,7 +152,7 @@ EXCEPTION_HANDLERS = Patch(
 SANITIZE = Patch(
     owner="vllm.entrypoints.serve.exception_handling.utils",
     name="sanitize_message",
-    replacement="worker.engine.run.requests.refusals:sanitize_message",
+    replacement="worker.engine.run.corrections:sanitize_message",
     reason="Its regular expressions take minutes for a message that quotes a name of 40 KB.",
     issue="https://github.com/vllm-project/vllm/pull/52120",
 )
@@ -192,7 +192,7 @@ LORA_INFO = Patch(
 LOG = Patch(
     owner="logging:Handler",
     name="addFilter",
-    replacement="worker.engine.run.requests.refusals:silence_refusals",
+    replacement="worker.engine.run.corrections:silence_refusals",
     reason="vLLM logs refused requests with a traceback, and quotes messages and addresses.",
 )
 # This replacement moves the collectors to another registry, by calling ``unregister``.

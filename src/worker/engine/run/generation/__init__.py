@@ -21,8 +21,8 @@ from worker.engine.run.generation.sampling import (
     plan_from_vllm_params,
     plan_job_sampling,
 )
-from worker.engine.run.requests.bodies import check_bad_words
-from worker.engine.run.requests.texts import mark_if_long
+from worker.engine.run.requests.limits import check_bad_words
+from worker.engine.run.requests.long_requests import mark_if_long
 from worker.engine.run.server import VllmServer
 from worker.engine.seam.protocols import Client, EngineInput, LoRARequest, RequestOutput, Tokenizer
 from worker.engine.seam.translation import translate_errors

@@ -5,7 +5,7 @@ from typing import Any
 
 from vllm.renderers.inputs.preprocess import parse_model_prompt
 
-from worker.engine.run.requests.texts import limit_texts
+from worker.engine.run.requests.limits import limit_texts
 from worker.engine.run.server import VllmServer
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import Client, EngineInput

@@ -14,11 +14,13 @@ Requests whose ``repetition_detection`` compares many tokens in each step have a
 """
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import asdict
 from typing import Any
 
-from worker.engine.run.requests.texts import is_long
-from worker.engine.seam.patches import ADD_REQUEST, SEND_REQUEST
+from worker.engine.seam.patches import ADD_REQUEST, SEND_REQUEST, SUBMIT
 from worker.engine.seam.protocols import Client, EngineInput, RequestState
 from worker.limits.work import (
     MANY_ALTERNATIVES,
@@ -37,6 +39,32 @@ FREE_SLOT_DIVISOR = 8
 MANY_CHOICES = 32
 # Seconds between two polls of the engine's requests: less than a full step takes.
 POLL_INTERVAL_S = 0.004
+
+
+# Whether the current task belongs to a long request, or to a list of requests.
+is_long: ContextVar[bool] = ContextVar("is_long", default=False)
+
+
+def mark_if_long(*, long: bool) -> None:
+    """Mark the current task as part of a long request if ``long``; a marked task stays marked."""
+    is_long.set(long or is_long.get())
+
+
+def reserve_thread_for_short_texts(executor: Executor, threads: int) -> None:
+    """Let long requests wait for each other, so that other requests always find a free thread.
+
+    Replaces ``submit`` of the executor in which vLLM renders and tokenizes. With a single thread,
+    other requests wait for at most one long request.
+    """
+    # The threads of this pool wait for the threads of the executor, which have a tokenizer each.
+    long_executor = ThreadPoolExecutor(max(1, threads - 1), thread_name_prefix="long-texts")
+
+    def submit(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if not is_long.get():
+            return submit_directly(function, *args, **kwargs)
+        return long_executor.submit(lambda: submit_directly(function, *args, **kwargs).result())
+
+    submit_directly: Callable[..., Future[Any]] = SUBMIT.replace(executor, submit)
 
 
 class LongRequestQueue:

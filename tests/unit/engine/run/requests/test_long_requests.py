@@ -1,16 +1,24 @@
 """The queue in which long requests wait before they are added to the engine."""
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import Context
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.engine.cores import settle
+from support.processes.background import HUNG_S
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import RepetitionDetectionParams, SamplingParams
 
 from worker.engine.run.requests import long_requests as module
-from worker.engine.run.requests.texts import is_long, mark_if_long
+from worker.engine.run.requests.long_requests import (
+    is_long,
+    mark_if_long,
+    reserve_thread_for_short_texts,
+)
 
 
 class Core:
@@ -263,3 +271,55 @@ async def test_a_cancelled_costly_request_does_not_block_the_next_one(core: Any)
     cancelled.cancel()
     del core.states["a-of-vllm"]
     assert await core.request_ids() == ["next"]
+
+
+# Threads that render texts
+
+
+def test_long_requests_wait_for_each_other_and_leave_a_thread_to_others() -> None:
+    executor = ThreadPoolExecutor(2)
+    reserve_thread_for_short_texts(executor, 2)
+    go_on, running = threading.Event(), threading.Semaphore(0)
+
+    def work() -> bool:
+        running.release()
+        return go_on.wait(HUNG_S)
+
+    def submit_long(function: Any, *args: Any) -> Any:
+        mark_if_long(long=True)
+        mark_if_long(long=False)
+        return executor.submit(function, *args)
+
+    several = [Context().run(submit_long, work) for _ in range(3)]
+    assert running.acquire(timeout=HUNG_S)
+    # While one long request runs, the other long ones wait, and a short one is served.
+    assert Context().run(executor.submit, str, 5).result(HUNG_S) == "5"
+    assert not running.acquire(blocking=False)
+    go_on.set()
+    assert [future.result(HUNG_S) for future in several] == [True] * 3
+    with pytest.raises(ZeroDivisionError):
+        Context().run(submit_long, divmod, 1, 0).result(HUNG_S)
+
+
+def test_with_a_single_thread_others_wait_for_one_long_request_only() -> None:
+    executor = ThreadPoolExecutor(1)
+    reserve_thread_for_short_texts(executor, 1)
+    order: list[str] = []
+    go_on, running = threading.Event(), threading.Semaphore(0)
+
+    def work(name: str) -> None:
+        running.release()
+        go_on.wait(HUNG_S)
+        order.append(name)
+
+    def submit_long(name: str) -> Any:
+        mark_if_long(long=True)
+        return executor.submit(work, name)
+
+    several = [Context().run(submit_long, name) for name in ("first", "second", "third")]
+    assert running.acquire(timeout=HUNG_S)
+    short = Context().run(executor.submit, work, "short")
+    go_on.set()
+    for future in (*several, short):
+        future.result(HUNG_S)
+    assert order == ["first", "short", "second", "third"]

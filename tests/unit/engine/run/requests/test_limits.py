@@ -1,22 +1,14 @@
-"""Limits for texts, truncation before tokenizing, and threads for long requests."""
+"""Limits for texts, and truncation before tokenizing."""
 
-import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import Context
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from support.engine.scripted import CHAT
-from support.processes.background import HUNG_S
 
-from worker.engine.run.requests.texts import (
-    is_long,
-    limit_texts,
-    mark_if_long,
-    reserve_thread_for_short_texts,
-)
+from worker.engine.run.requests.limits import limit_texts
+from worker.engine.run.requests.long_requests import is_long
 from worker.errors import InvalidInput
 from worker.limits.shapes import RAW_SHAPE, BodyShape
 from worker.limits.texts import LONG_CHARACTERS, MANY_PROMPTS, MANY_TOKENS
@@ -192,52 +184,3 @@ def test_a_text_is_truncated_before_tokenizing(
 def test_a_request_is_long_by_any_of_its_sizes(body: dict[str, Any], long: bool) -> None:
     limit_texts(fake_client(), body, RAW_SHAPE)
     assert is_long.get() is long
-
-
-def test_long_requests_wait_for_each_other_and_leave_a_thread_to_others() -> None:
-    executor = ThreadPoolExecutor(2)
-    reserve_thread_for_short_texts(executor, 2)
-    go_on, running = threading.Event(), threading.Semaphore(0)
-
-    def work() -> bool:
-        running.release()
-        return go_on.wait(HUNG_S)
-
-    def submit_long(function: Any, *args: Any) -> Any:
-        mark_if_long(long=True)
-        mark_if_long(long=False)
-        return executor.submit(function, *args)
-
-    several = [Context().run(submit_long, work) for _ in range(3)]
-    assert running.acquire(timeout=HUNG_S)
-    # While one long request runs, the other long ones wait, and a short one is served.
-    assert Context().run(executor.submit, str, 5).result(HUNG_S) == "5"
-    assert not running.acquire(blocking=False)
-    go_on.set()
-    assert [future.result(HUNG_S) for future in several] == [True] * 3
-    with pytest.raises(ZeroDivisionError):
-        Context().run(submit_long, divmod, 1, 0).result(HUNG_S)
-
-
-def test_with_a_single_thread_others_wait_for_one_long_request_only() -> None:
-    executor = ThreadPoolExecutor(1)
-    reserve_thread_for_short_texts(executor, 1)
-    order: list[str] = []
-    go_on, running = threading.Event(), threading.Semaphore(0)
-
-    def work(name: str) -> None:
-        running.release()
-        go_on.wait(HUNG_S)
-        order.append(name)
-
-    def submit_long(name: str) -> Any:
-        mark_if_long(long=True)
-        return executor.submit(work, name)
-
-    several = [Context().run(submit_long, name) for name in ("first", "second", "third")]
-    assert running.acquire(timeout=HUNG_S)
-    short = Context().run(executor.submit, work, "short")
-    go_on.set()
-    for future in (*several, short):
-        future.result(HUNG_S)
-    assert order == ["first", "short", "second", "third"]

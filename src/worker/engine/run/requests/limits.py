@@ -1,4 +1,4 @@
-"""vLLM's own functions that the limits of requests need."""
+"""Limits of requests that need vLLM's objects: its tokenizer and its own checks."""
 
 from collections.abc import Mapping
 from functools import partial
@@ -8,10 +8,24 @@ import vllm.envs
 from pydantic import ValidationError
 from vllm.sampling_params import SamplingParams
 
+from worker.engine.run.requests.long_requests import mark_if_long
 from worker.engine.seam.body_errors import invalid_body_error
 from worker.engine.seam.locations import import_from_vllm
-from worker.engine.seam.protocols import Tokenizer
-from worker.limits import parameters
+from worker.engine.seam.protocols import Client, Tokenizer
+from worker.limits import parameters, texts
+from worker.limits.shapes import BodyShape
+
+
+def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Mapping[str, Any]:
+    """Return a body with texts within the limits, and mark the current task if they are long.
+
+    Raises:
+        InvalidInput: If a text or a list of token ids is too large (see ``worker.limits.texts``).
+    """
+    context, tokenizer = client.model_config.max_model_len, client.renderer.tokenizer
+    limited = texts.limit_texts(body, shape, context, tokenizer)
+    mark_if_long(long=limited.is_long)
+    return limited.body
 
 
 def check_bad_words(words: Any, tokenizer: Tokenizer | None, holder: str = "") -> None:
