@@ -128,17 +128,12 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
 
     def put(self, output: Any) -> None:
         """Add an output, or the exception that follows the outputs."""
-        is_output = isinstance(output, RequestOutput)
-        if is_output:
-            self._add(output)
-        if not is_output or output.finished:
+        if not isinstance(output, RequestOutput):
             self.make_due()
             self._schedule.remove(self)
-        if not is_output:
             super().put(output)
             self._waker.wake(self)
-
-    def _add(self, output: Any) -> None:
+            return
         schedule, policy = self._schedule, self._schedule.policy
         entry = _measure(output)
         for choice in output.outputs:
@@ -156,7 +151,12 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
         if not joins_due and not schedule.has_space(entry.tokens):
             schedule.start_next_chunk()
         last = self._entries[-1] if joins_due or self._due < len(self._entries) else None
-        if schedule.merges and last and self._can_merge(last, entry):
+        if (
+            schedule.merges
+            and last
+            and not (last.is_alone or entry.is_alone)
+            and last.size + entry.size <= PIECES_LIMIT_BYTES
+        ):
             last.output.add(output, aggregate=True)
             last.tokens += entry.tokens
             last.size += entry.size
@@ -167,10 +167,9 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
             self._due_tokens += entry.tokens
         else:
             schedule.add(self, entry.tokens)
-
-    def _can_merge(self, last: _WaitingOutput, entry: _WaitingOutput) -> bool:
-        is_small = last.size + entry.size <= PIECES_LIMIT_BYTES
-        return is_small and not (last.is_alone or entry.is_alone)
+        if output.finished:
+            self.make_due()
+            schedule.remove(self)
 
     def make_due(self) -> None:
         """Let the reader fetch all outputs that have arrived."""

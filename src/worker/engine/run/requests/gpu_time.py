@@ -8,6 +8,7 @@ All shares together are the time in which the engines had any request.
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from prometheus_client import REGISTRY, Metric
 from prometheus_client.core import CounterMetricFamily
@@ -88,10 +89,6 @@ class ChargedRequests(dict[str, RequestState]):
     Replaces the dict of vLLM's output processor. A request enters it when it is sent to the core,
     and leaves it when it ends in any way. The several choices of a request are entries of their
     own, and so are the beams of a beam search.
-
-    Args:
-        client: vLLM's client of the core.
-        gpu_time: The clock of the GPUs that compute the requests.
     """
 
     def __init__(self, client: Client, gpu_time: GpuTime = GPU_TIME) -> None:
@@ -109,13 +106,8 @@ class ChargedRequests(dict[str, RequestState]):
         """Add a request; vLLM calls this in the context of the job that sends it."""
         super().__setitem__(request_id, state)
         use = engine_use.get(None) or EngineUse()
-        started_at = self._gpu_time.start_request()
-
-        def end() -> None:
-            gpu_seconds = self._gpu_count * self._gpu_time.end_request(started_at)
-            self._charge(use, state, gpu_seconds)
-
-        self._end_functions[request_id] = use.start_request(end)
+        charge = partial(self._charge, use, state, self._gpu_time.start_request())
+        self._end_functions[request_id] = use.start_request(charge)
 
     def pop(self, request_id: str, *default: RequestState | None) -> RequestState | None:  # type: ignore[override]  # only vLLM calls it, in these forms
         """Remove a request, and charge it."""
@@ -123,18 +115,20 @@ class ChargedRequests(dict[str, RequestState]):
             end()
         return super().pop(request_id, *default)
 
-    def _charge(self, use: EngineUse, state: RequestState, gpu_seconds: float) -> None:
+    def _charge(self, use: EngineUse, state: RequestState, started_at: float) -> None:
+        gpu_seconds = self._gpu_count * self._gpu_time.end_request(started_at)
         stats = state.stats
-        ended = EngineUse(
-            model=state.lora_name or self._model,
-            # The choices of a request have the same prompt.
-            prompt_tokens=state.prompt_len if state.request_index == 0 else 0,
-            cached_tokens=state.num_cached_tokens if state.request_index == 0 else 0,
-            output_tokens=stats.num_generation_tokens,
-            # vLLM 0.29 does not count them.
-            preemptions=getattr(stats, "num_preemptions", 0),
-            computed_from=stats.scheduled_ts or None,
-            first_token_at=stats.first_token_ts or None,
-            gpu_seconds=gpu_seconds,
+        use.add(
+            EngineUse(
+                model=state.lora_name or self._model,
+                # The choices of a request have the same prompt.
+                prompt_tokens=state.prompt_len if state.request_index == 0 else 0,
+                cached_tokens=state.num_cached_tokens if state.request_index == 0 else 0,
+                output_tokens=stats.num_generation_tokens,
+                # vLLM 0.29 does not count them.
+                preemptions=getattr(stats, "num_preemptions", 0),
+                computed_from=stats.scheduled_ts or None,
+                first_token_at=stats.first_token_ts or None,
+                gpu_seconds=gpu_seconds,
+            )
         )
-        use.add(ended)

@@ -17,11 +17,7 @@ from worker.limits.shapes import BodyShape
 
 
 def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Mapping[str, Any]:
-    """Return a body with texts within the limits, and mark the current task if they are long.
-
-    Raises:
-        InvalidInput: If a text or a list of token ids is too large (see ``worker.limits.texts``).
-    """
+    """Return a body with texts within the limits, and mark the current task if they are long."""
     context, tokenizer = client.model_config.max_model_len, client.renderer.tokenizer
     limited = texts.limit_texts(body, shape, context, tokenizer)
     mark_if_long(long=limited.is_long)
@@ -31,9 +27,7 @@ def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Ma
 def check_bad_words(words: Any, tokenizer: Tokenizer | None, holder: str = "") -> None:
     """Refuse bad words with too many tokens; vLLM ignores the words without a tokenizer.
 
-    Raises:
-        InvalidInput: If the words have too many tokens.
-        Exception: vLLM's own, for an empty word.
+    vLLM's own exception refuses an empty word.
     """
     if tokenizer is not None:
         limit = vllm.envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS

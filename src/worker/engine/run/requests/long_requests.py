@@ -1,7 +1,9 @@
-"""Queue for long requests and items of lists: other requests wait behind only a few of them.
+"""Long requests, and items of lists: other requests wait behind only a few of them.
 
 vLLM computes prompts in the order of their arrival. A list of a thousand prompts would delay every
-request that arrives later, until the engine has computed the whole list.
+request that arrives later, until the engine has computed the whole list. Whoever finds a request
+long marks its task (``mark_if_long``). Its texts are then rendered in threads of their own, and it
+waits in a queue before the engine gets it (``LongRequestQueue``).
 
 vLLM's priority scheduling is not enough. It lets short prompts pass long prompts that wait, but
 running requests keep their slots, so a short prompt waits for a free slot for seconds, not just for
@@ -14,6 +16,7 @@ Requests whose ``repetition_detection`` compares many tokens in each step have a
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextvars import ContextVar
@@ -39,7 +42,6 @@ FREE_SLOT_DIVISOR = 8
 MANY_CHOICES = 32
 # Seconds between two polls of the engine's requests: less than a full step takes.
 POLL_INTERVAL_S = 0.004
-
 
 # Whether the current task belongs to a long request, or to a list of requests.
 is_long: ContextVar[bool] = ContextVar("is_long", default=False)
@@ -100,57 +102,48 @@ class LongRequestQueue:
         self, request_id: str, prompt: EngineInput, params: Any, *args: Any, **kwargs: Any
     ) -> Any:
         """Add a request to the engine; a long or costly one waits until the engine has capacity."""
-        comparisons = _costly_comparisons(params)
-        if not comparisons:
-            return await self._add(request_id, prompt, params, *args, **kwargs)
-        async with self._costly_lock:
-            while not self._client.errored and self._has_no_time_for(comparisons):  # noqa: ASYNC110 - vLLM offers nothing to wait for
-                await asyncio.sleep(POLL_INTERVAL_S)
-            self._comparisons[request_id] = comparisons
-            return await self._add(request_id, prompt, params, *args, **kwargs)
-
-    async def _add(
-        self, request_id: str, prompt: EngineInput, params: Any, *args: Any, **kwargs: Any
-    ) -> Any:
+        detection = getattr(params, "repetition_detection", None)
+        comparisons = comparisons_per_step(asdict(detection)) if detection else 0
         logprobs = _logprobs_per_step(params)
         has_many = logprobs and logprobs > params.n * (1 + MANY_ALTERNATIVES)
-        if not (is_long.get() or has_many):
-            return await self._add_choices(request_id, prompt, params, *args, **kwargs)
-        async with self._lock:
-            while not self._client.errored and self._is_engine_full():  # noqa: ASYNC110 - vLLM offers nothing to wait for
-                await asyncio.sleep(POLL_INTERVAL_S)
-            self._logprobs[request_id] = logprobs
-            return await self._add_choices(request_id, prompt, params, *args, **kwargs)
-
-    async def _add_choices(
-        self, request_id: str, prompt: EngineInput, params: Any, *args: Any, **kwargs: Any
-    ) -> Any:
-        if getattr(params, "n", 1) <= MANY_CHOICES:
-            return await self._add_directly(request_id, prompt, params, *args, **kwargs)
-        self._many.add(request_id)
-        try:
-            return await self._add_directly(request_id, prompt, params, *args, **kwargs)
-        except asyncio.CancelledError:
-            # Otherwise, the engine would compute the choices that it already has to their ends.
-            await self._client.abort(request_id)
-            raise
-        finally:
-            self._many.discard(request_id)
+        async with contextlib.AsyncExitStack() as cleanup:
+            if comparisons > MIN_COSTLY_COMPARISONS:
+                comparisons *= params.n
+                await cleanup.enter_async_context(self._costly_lock)
+                await self._wait_while(lambda: self._has_no_time_for(comparisons))
+                self._comparisons[request_id] = comparisons
+            if is_long.get() or has_many:
+                await cleanup.enter_async_context(self._lock)
+                await self._wait_while(self._is_engine_full)
+                self._logprobs[request_id] = logprobs
+            if getattr(params, "n", 1) > MANY_CHOICES:
+                self._many.add(request_id)
+                cleanup.callback(self._many.discard, request_id)
+            try:
+                return await self._add_directly(request_id, prompt, params, *args, **kwargs)
+            except asyncio.CancelledError:
+                # Otherwise, the engine would compute the choices that it already has to their ends.
+                if request_id in self._many:
+                    await self._client.abort(request_id)
+                raise
 
     async def send_request(self, request: Any) -> None:
         """Send a request to the core; one of many choices waits until the core has a slot for it.
 
-        Args:
-            request: vLLM's ``EngineCoreRequest``.
+        ``request`` is vLLM's ``EngineCoreRequest``.
         """
         if request.external_req_id not in self._many:
             await self._send_directly(request)
             return
         async with self._choice_lock:
-            while not self._client.errored and self._is_out_of_slots():  # noqa: ASYNC110 - vLLM offers nothing to wait for
-                await asyncio.sleep(POLL_INTERVAL_S)
+            await self._wait_while(self._is_out_of_slots)
             self._choices.add(request.request_id)
             await self._send_directly(request)
+
+    async def _wait_while(self, is_blocked: Callable[[], bool]) -> None:
+        """Wait until a condition ends, or until the core dies: then the request fails by itself."""
+        while not self._client.errored and is_blocked():  # noqa: ASYNC110 - vLLM offers nothing to wait for
+            await asyncio.sleep(POLL_INTERVAL_S)
 
     def _is_engine_full(self) -> bool:
         long_requests = self._forget_finished(self._logprobs)
@@ -184,13 +177,6 @@ class LongRequestQueue:
         for request_id in work.keys() - {state.external_req_id for state in unfinished.values()}:
             del work[request_id]
         return unfinished
-
-
-def _costly_comparisons(params: Any) -> int:
-    """Return the comparisons of all choices in a step; 0 if they take no more than a usual step."""
-    detection = getattr(params, "repetition_detection", None)
-    comparisons = comparisons_per_step(asdict(detection)) if detection else 0
-    return comparisons * params.n if comparisons > MIN_COSTLY_COMPARISONS else 0
 
 
 def _logprobs_per_step(params: Any) -> int:
