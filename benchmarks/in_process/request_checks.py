@@ -28,10 +28,9 @@ from transformers import AutoTokenizer
 from worker.dialects import parse_input
 from worker.dialects.openai.bodies import prepare_body
 from worker.dialects.table import find_route
-from worker.engine.run.requests.limits import check_bad_words, limit_texts, validate_responses_body
+from worker.engine.run.requests.limits import check_bad_words, check_items, limit_texts
 from worker.errors import WorkerError
 from worker.job import OpenAIJob
-from worker.limits.bodies import check_items
 
 MODEL = ROOT / ".models" / "demo"
 PARTS = ("input", "body", "engine")
@@ -70,7 +69,7 @@ class Checks:
         yield
         limited = limit_texts(self.client, body, route.shape)
         if route.shape.accepts_items:
-            check_items(limited, validate_responses_body)
+            check_items(limited)
         check_bad_words(limited.get("bad_words"), self.client.renderer.tokenizer)
         yield
 

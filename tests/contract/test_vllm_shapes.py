@@ -16,11 +16,10 @@ from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRespo
 from vllm.exceptions import VLLMError
 
 from worker.engine.run.corrections import keep_invalid_tool_input
-from worker.engine.run.requests.limits import validate_responses_body
+from worker.engine.run.requests.limits import check_items
 from worker.engine.seam.body_errors import invalid_body_error
 from worker.engine.seam.translation import translate_errors
 from worker.errors import InvalidInput
-from worker.limits.bodies import check_items
 
 
 class Part(BaseModel):
@@ -238,7 +237,7 @@ VALID_ITEMS: list[dict[str, Any]] = [
 def test_the_first_invalid_item_is_named_and_the_others_are_not_validated(wrong: Any) -> None:
     def check() -> InvalidInput:
         with pytest.raises(InvalidInput) as caught:
-            check_items({"input": [*VALID_ITEMS, *[wrong] * 400]}, validate_responses_body)
+            check_items({"input": [*VALID_ITEMS, *[wrong] * 400]})
         return caught.value
 
     refusal = check()
@@ -250,7 +249,7 @@ def test_the_first_invalid_item_is_named_and_the_others_are_not_validated(wrong:
 
 @pytest.mark.parametrize("items", [VALID_ITEMS * 100, "a", 5, None, [], [{}] * 16])
 def test_valid_items_pass_and_short_lists_are_left_to_vllm(items: Any) -> None:
-    check_items({"input": items}, validate_responses_body)
+    check_items({"input": items})
 
 
 # Invalid tool input that a model wrote, in responses of Anthropic's API:

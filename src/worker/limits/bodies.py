@@ -3,7 +3,7 @@
 ``check_size`` walks over the input of a job, or a body over HTTP, before anything else reads it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from worker.errors import InputTooLarge, InvalidInput
@@ -40,11 +40,6 @@ RESERVED_TEMPLATE_NAMES = frozenset(
 )
 # Encodings of embeddings that need a binary response. The worker's responses are JSON.
 BINARY_ENCODINGS = ("bytes", "bytes_only")
-
-# Key of the items in a body for ``/v1/responses``. No other list has items that can be of hundreds
-# of types. Maximum number of items that are left to the validation of vLLM's server.
-ITEMS_KEY = "input"
-MAX_UNCHECKED_ITEMS = 16
 
 # Place of a value: the place of its container, and its key or index there. None for the input.
 Place = tuple[Any, str | int] | None
@@ -101,32 +96,6 @@ def check_operator_keys(body: Mapping[str, Any], settings: Settings) -> None:
     if body.get("encoding_format") in BINARY_ENCODINGS:
         message = "encoding_format: float or base64, since answers are JSON"
         raise InvalidInput(message, param="encoding_format")
-
-
-def check_items(body: Mapping[str, Any], validate: Callable[[dict[str, Any]], None]) -> None:
-    """Check the items of a long ``input`` of ``/v1/responses`` up to the first wrong item.
-
-    vLLM's own check stores an error for each possible type of each wrong item. For 500 items, this
-    takes half a gigabyte, and blocks other requests for two seconds.
-
-    Args:
-        body: The body of a request.
-        validate: Validates a body as vLLM's server would.
-
-    Raises:
-        InvalidInput: If an item is wrong; the error names the field.
-    """
-    items = body.get(ITEMS_KEY)
-    if not isinstance(items, list) or len(items) <= MAX_UNCHECKED_ITEMS:
-        return
-    for index, item in enumerate(items):
-        try:
-            # Validate a whole request: its validators complete some items before they check them.
-            validate({ITEMS_KEY: [item]})
-        except InvalidInput as error:
-            place = f"{ITEMS_KEY}.{index}"
-            message = error.message.replace(f"{ITEMS_KEY}.0", place)
-            raise InvalidInput(message, param=place) from None
 
 
 def _are_token_ids(items: list[Any]) -> bool:

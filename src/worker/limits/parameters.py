@@ -5,7 +5,7 @@ that does not fit raises in the step that all requests share, and the engine die
 bound the work for each token, or keep numbers finite.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -147,34 +147,6 @@ def check_parameter_bounds(params: Mapping[str, Any], holder: str) -> None:
     for name in BOUNDS.keys() & params.keys():
         if message := BOUNDS[name].violation_message(params[name]):
             raise param_error(name, message, holder)
-
-
-def check_bad_words(
-    words: Any, count_tokens: Callable[[list[str]], int], limit: int, holder: str
-) -> None:
-    """Refuse bad words with too many tokens in total: on a GPU the engine would die.
-
-    vLLM itself refuses values that aren't lists of strings.
-
-    Args:
-        words: The value of ``bad_words``.
-        count_tokens: Returns the number of tokens of some words, as vLLM counts them.
-        limit: Maximum number of tokens.
-        holder: Name of the object with the words, for messages; empty for a body.
-
-    Raises:
-        InvalidInput: If the words have too many tokens.
-    """
-    if not isinstance(words, list) or set(map(type, words)) != {str}:
-        return
-    # Counting takes 40 us a word, and a few words fit with any tokenizer: a character of ASCII is
-    # one token at most. vLLM encodes each word twice, once with a space in front, and a tokenizer
-    # may add another space.
-    if all(map(str.isascii, words)) and sum(2 * len(word) + 4 for word in words) <= limit:
-        return
-    if (count := count_tokens(words)) > limit:
-        message = f"{count:,} tokens in all, with and without a space in front; at most {limit:,}"
-        raise param_error("bad_words", message, holder)
 
 
 def remove_duplicate_items(params: Mapping[str, Any]) -> dict[str, Any]:

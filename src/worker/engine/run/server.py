@@ -20,7 +20,7 @@ from worker import asgi
 from worker.chunking import current_schedule
 from worker.engine.run import corrections
 from worker.engine.run.requests.due_outputs import read_streams_when_due, separate_outputs
-from worker.engine.run.requests.limits import check_bad_words, limit_texts, validate_responses_body
+from worker.engine.run.requests.limits import check_bad_words, check_items, limit_texts
 from worker.engine.run.requests.long_requests import (
     LongRequestQueue,
     is_long,
@@ -31,7 +31,6 @@ from worker.engine.seam.patches import EXCEPTION_HANDLERS, OUTPUT_LIMIT, SANITIZ
 from worker.engine.seam.protocols import Client, RequestMetadata
 from worker.engine.seam.translation import translate_errors
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
-from worker.limits.bodies import check_items
 from worker.limits.shapes import EMPTY_SHAPE, RAW_SHAPE, RENDERED_KEYS, BodyShape
 from worker.media import MediaLoader
 from worker.media.walker import find_media
@@ -69,7 +68,14 @@ class VllmServer:
         corrections.send_withheld_text()
         _shorten_path_of_requests(self._app)
         corrections.silence_refusals()
-        self._keys = dict(_body_keys_by_path(self._app))
+        # The keys that a body can have, by the paths of the app.
+        self._keys = {
+            route.path: frozenset(
+                _pydantic_keys(route.body_field and route.body_field.field_info.annotation)
+            )
+            for route in self._app.routes
+            if hasattr(route, "body_field")
+        }
         # Building the OpenAPI document takes a second or two: don't do it concurrently.
         self._schema_lock = threading.Lock()
 
@@ -81,10 +87,8 @@ class VllmServer:
     async def build_app_state(self, max_output_tokens: int | None) -> None:
         """Build the app's state, and patch its objects and the client's.
 
-        ``max_output_tokens`` is the operator's maximum for a choice, MAX_OUTPUT_TOKENS.
-
-        Raises:
-            Exception: vLLM's own, for example for a broken chat template or adapter on the disk.
+        ``max_output_tokens`` is the operator's maximum for a choice, MAX_OUTPUT_TOKENS. Errors are
+        vLLM's own, for example for a broken chat template or adapter on the disk.
         """
         arguments = _hide_model_path(self._arguments)
         await import_from_vllm("init_app_state")(self._client, self.state, arguments, self._tasks)
@@ -138,7 +142,7 @@ class VllmServer:
                 body, has_media = await self.media.inline_media(body, shape.text_keys)
             with translate_errors(self._client, has_media=has_media):
                 if shape.accepts_items:
-                    check_items(body or {}, validate_responses_body)
+                    check_items(body or {})
                 check_bad_words((body or {}).get("bad_words"), self._client.renderer.tokenizer)
                 if schedule := current_schedule.get(None):
                     separate_outputs(schedule, body or {}, self._arguments)
@@ -222,14 +226,6 @@ def _encode_json(body: Mapping[str, Any]) -> bytes:
         return text.encode()
     except UnicodeEncodeError:
         return mend_text(text).encode()
-
-
-def _body_keys_by_path(app: Any) -> Iterator[tuple[str, frozenset[str]]]:
-    """Yield each path of a FastAPI app, with the keys that its body can have."""
-    for route in app.routes:
-        if hasattr(route, "body_field"):
-            annotation = route.body_field and route.body_field.field_info.annotation
-            yield route.path, frozenset(_pydantic_keys(annotation))
 
 
 def _pydantic_keys(annotation: Any) -> Iterator[str]:

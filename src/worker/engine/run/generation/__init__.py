@@ -1,4 +1,10 @@
-"""Generation and embedding for raw jobs and scripts, by vLLM's engine instead of its routes."""
+"""Answers to raw jobs and scripts, by vLLM's engine instead of its routes.
+
+``Generation.generate`` loads the adapter that a job names, renders its prompt or conversation with
+the objects of vLLM's server (``prompts``), and turns its parameters into vLLM's own (``sampling``).
+The engine's outputs, or those of the server's beam search, become deltas (``deltas``). A script
+passes vLLM's own parameters and gets whole outputs; it can also embed.
+"""
 
 import asyncio
 import contextlib
@@ -12,7 +18,7 @@ from vllm.pooling_params import PoolingParams
 
 from worker.engine import Delta
 from worker.engine.run.adapters import Adapters
-from worker.engine.run.generation.deltas import keep_best_choices, split_into_deltas
+from worker.engine.run.generation.deltas import Decode, keep_best_choices, split_into_deltas
 from worker.engine.run.generation.prompts import PromptRenderer
 from worker.engine.run.generation.sampling import (
     SamplingPlan,
@@ -72,13 +78,28 @@ class Generation:
         plan = self.plan_answer(job.sampling_params, is_streamed=job.is_streamed)
         with translate_errors(self._client):
             adapter = await self.adapters.load_for_job(job)
-            async with self._take_turn() if in_list else contextlib.nullcontext():
-                prompt = await self._render_prompt(job)
-            skip = plan.params.skip_special_tokens
-            decode = (
-                partial(self._decode_tokens, skip_special_tokens=skip) if job.is_streamed else None
-            )
-            with_ids = job.return_token_ids or self._tokenizer is None or not plan.params.detokenize
+            async with self._list_renderer if in_list else contextlib.nullcontext():
+                if in_list:
+                    # Without a pause, the refused items would all run in one step of the loop.
+                    await asyncio.sleep(0)
+                try:
+                    prompt = await self.prompts.render_job_prompt(job, media=self._server.media)
+                except RefusedByEngine as refused:
+                    messages = self.prompts.chat_messages(job)
+                    raise await self._server.add_token_count_to_refusal(
+                        refused, {"messages": messages, "tools": job.tools, "prompt": job.prompt}
+                    ) from refused
+            tokenizer = self._tokenizer
+            decode: Decode | None = None
+            if job.is_streamed:
+                # Without a tokenizer, tokens have no text.
+                skip = plan.params.skip_special_tokens
+                decode = (
+                    partial(tokenizer.decode, skip_special_tokens=skip)
+                    if tokenizer
+                    else lambda _: ""
+                )
+            with_ids = job.return_token_ids or tokenizer is None or not plan.params.detokenize
             outputs = self._generate_outputs(prompt, plan, request_id, adapter)
             async with contextlib.aclosing(outputs):
                 async for output in outputs:
@@ -86,29 +107,8 @@ class Generation:
                     for delta in split_into_deltas(output, decode, with_ids):
                         yield delta
 
-    @contextlib.asynccontextmanager
-    async def _take_turn(self) -> AsyncGenerator[None, None]:
-        """Wait until no other item of a list is being rendered, and let other requests go first."""
-        async with self._list_renderer:
-            # Without a pause, the items that are refused would all run in one step of the loop.
-            await asyncio.sleep(0)
-            yield
-
-    async def _render_prompt(self, job: RawJob) -> EngineInput:
-        try:
-            return await self.prompts.render_job_prompt(job, media=self._server.media)
-        except RefusedByEngine as refused:
-            body = {"messages": self.prompts.chat_messages(job), "tools": job.tools}
-            raise await self._server.add_token_count_to_refusal(
-                refused, {**body, "prompt": job.prompt}
-            ) from refused
-
     def plan_answer(self, params: Any, *, is_streamed: bool = False) -> SamplingPlan:
-        """Return the plan for an answer, from a job's parameters or vLLM's own ``SamplingParams``.
-
-        Raises:
-            WorkerError: If a parameter is refused, or the model does not generate text.
-        """
+        """Return the plan for an answer, from a job's parameters or vLLM's ``SamplingParams``."""
         if "generate" not in self._tasks:
             raise InvalidInput("This worker's model does not generate text")
         # The items of a list share one Sampling object, so they can share one plan.
@@ -126,7 +126,10 @@ class Generation:
             )
             check_bad_words(plan.params.bad_words, self._tokenizer, SAMPLING_PARAMS)
         if self._tokenizer is None:
-            _refuse_tokenizer_parameters(plan)
+            needed = {name: getattr(plan.params, name) for name in ("stop", "bad_words")}
+            for name, value in {**needed, "use_beam_search": plan.sampling.use_beam_search}.items():
+                if value:
+                    raise InvalidInput(f"{name}: this worker has no tokenizer", param=name)
         if is_job:  # a script can change its ``SamplingParams`` later, so their plan isn't cached
             self._last_plan = params, is_streamed, plan
         return plan
@@ -139,11 +142,7 @@ class Generation:
     async def generate_full_answer(
         self, prompt: EngineInput, plan: SamplingPlan, request_id: str, adapter: LoRARequest | None
     ) -> RequestOutput:
-        """Generate an answer, and return it when it is complete.
-
-        Raises:
-            WorkerError: If the request is refused, or the engine is dead.
-        """
+        """Generate an answer, and return it when it is complete."""
         with translate_errors(self._client):
             outputs = self._generate_outputs(prompt, plan, request_id, adapter)
             async with contextlib.aclosing(outputs):
@@ -154,11 +153,7 @@ class Generation:
     async def embed(
         self, prompt: EngineInput, request_id: str, adapter: LoRARequest | None = None
     ) -> Any:
-        """Return vLLM's ``EmbeddingRequestOutput`` of a prompt.
-
-        Raises:
-            WorkerError: If the request is refused, or the engine is dead.
-        """
+        """Return vLLM's ``EmbeddingRequestOutput`` of a prompt."""
         with translate_errors(self._client):
             params = PoolingParams(task="embed")
             outputs = self._client.encode(prompt, params, request_id, lora_request=adapter)
@@ -192,11 +187,6 @@ class Generation:
         if plan.sampling.is_ranked:
             keep_best_choices(output, plan, self._tokenizer, self._end_token_ids)
 
-    def _decode_tokens(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        if self._tokenizer is None:
-            return ""
-        return self._tokenizer.decode(token_ids, skip_special_tokens=skip_special_tokens)
-
     @property
     def _tokenizer(self) -> Tokenizer | None:
         return self._client.renderer.tokenizer
@@ -207,11 +197,3 @@ class Generation:
         config = self._client.model_config.try_get_generation_config() or {}
         end_ids = config.get("eos_token_id") or []
         return set(end_ids if isinstance(end_ids, list) else [end_ids])
-
-
-def _refuse_tokenizer_parameters(plan: SamplingPlan) -> None:
-    """Refuse parameters that vLLM can't apply without a tokenizer."""
-    values = {name: getattr(plan.params, name) for name in ("stop", "bad_words")}
-    for name, value in {**values, "use_beam_search": plan.sampling.use_beam_search}.items():
-        if value:
-            raise InvalidInput(f"{name}: this worker has no tokenizer", param=name)

@@ -1,12 +1,11 @@
 """Conversion of vLLM's outputs to deltas, and selection of the best choices."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from worker.engine import Delta
 from worker.engine.run.generation.sampling import MAX_SPLIT_TOKENS, SamplingPlan
-from worker.engine.seam.protocols import CompletionOutput, Logprob, RequestOutput
+from worker.engine.seam.protocols import Logprob, RequestOutput
 
 # Text that a tokenizer returns for the bytes of an incomplete character.
 INCOMPLETE_CHARACTER = "\N{REPLACEMENT CHARACTER}"
@@ -66,13 +65,16 @@ def keep_best_choices(
     if not is_beam_search:  # beam search has already ranked the choices
         choices.sort(key=lambda choice: choice.cumulative_logprob or 0.0, reverse=True)
     output.outputs = choices[: sampling.n]
-    skip = plan.params.skip_special_tokens
     for index, choice in enumerate(output.outputs):
         choice.index = index
         if is_beam_search and not plan.params.ignore_eos:
-            _truncate_after_end_token(
-                choice, end_ids, partial(tokenizer.decode, skip_special_tokens=skip)
-            )
+            ids = list(choice.token_ids)
+            end = next((position for position, id_ in enumerate(ids) if id_ in end_ids), None)
+            if end is not None:  # sampling would have stopped here
+                skip = plan.params.skip_special_tokens
+                choice.text = tokenizer.decode(ids[:end], skip_special_tokens=skip)
+                choice.token_ids = ids[: end + 1]
+                choice.finish_reason, choice.stop_reason = "stop", ids[end]
         if not wants_logprobs:
             choice.logprobs = None
         elif is_beam_search:
@@ -81,15 +83,6 @@ def keep_best_choices(
                 _top_candidates(candidates, chosen, plan.params.logprobs, tokenizer.decode)
                 for chosen, candidates in zip(choice.token_ids, choice.logprobs or (), strict=False)
             ]
-
-
-def _truncate_after_end_token(choice: CompletionOutput, end_ids: set[int], decode: Decode) -> None:
-    """Truncate a choice after the first end token, where sampling would have stopped."""
-    ids = list(choice.token_ids)
-    position = next((index for index, id_ in enumerate(ids) if id_ in end_ids), None)
-    if position is not None:
-        choice.token_ids, choice.text = ids[: position + 1], decode(ids[:position])
-        choice.finish_reason, choice.stop_reason = "stop", ids[position]
 
 
 def _top_candidates(

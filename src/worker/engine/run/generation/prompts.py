@@ -25,7 +25,7 @@ NO_TOKENIZER = (
 def example_input(chat_renderer: Any) -> dict[str, Any]:
     """Return a short input for a test, in the richest form that a model accepts.
 
-    The input is a conversation, or a textif the model has no chat template, or a list of token ids
+    The input is a conversation, or a text if the model has no chat template, or a list of token ids
     if it has no tokenizer. ``chat_renderer`` is the renderer of vLLM's server.
     """
     tokenizer = chat_renderer.renderer.tokenizer
@@ -52,9 +52,6 @@ class PromptRenderer:
 
         Only trusted callers may pass a ``chat_template``, which replaces the model's, or omit
         ``media``: without a loader vLLM fetches media itself, without the worker's checks.
-
-        Raises:
-            WorkerError: If the prompt is refused.
         """
         messages = self.chat_messages(job)
         if messages is None:
@@ -64,43 +61,6 @@ class PromptRenderer:
         limit_texts(self._client, {"messages": messages, **extras}, RAW_SHAPE)
         if self._client.renderer.tokenizer is None:
             raise InvalidInput(NO_TOKENIZER, param="messages")
-        return await self._render_chat(job, messages, chat_template, media)
-
-    def chat_messages(self, job: RawJob) -> list[dict[str, Any]] | None:
-        """Return the messages for the chat template; None if the job is not a conversation."""
-        messages = job.chat_messages
-        return None if messages is None else add_system_prompt(messages, self._system_prompt)
-
-    async def render_prompt(self, prompt: Any) -> EngineInput:
-        """Render a text, token ids or one of vLLM's prompt dicts.
-
-        Raises:
-            WorkerError: If the prompt is too long, has unknown ids, or is text without a tokenizer.
-        """
-        renderer = self._client.renderer
-        if renderer.tokenizer is None:
-            self._check_token_ids(prompt)
-        with translate_errors(self._client):
-            parsed = parse_model_prompt(self._client.model_config, prompt)
-            (rendered,) = await renderer.render_cmpl_async([parsed])
-        return rendered
-
-    def _check_token_ids(self, prompt: Any) -> None:
-        """Without a tokenizer, refuse text, and unknown token ids, which would kill the engine."""
-        ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else prompt
-        if not isinstance(ids, list):
-            raise InvalidInput(NO_TOKENIZER, param="prompt")
-        size = self._client.model_config.get_vocab_size()
-        if unknown := next((id_ for id_ in ids if not 0 <= id_ < size), None):
-            raise InvalidInput(f"Token id {unknown} is out of vocabulary", param="prompt")
-
-    async def _render_chat(
-        self,
-        job: RawJob,
-        messages: list[dict[str, Any]],
-        chat_template: str | None,
-        media: MediaLoader | None,
-    ) -> EngineInput:
         add_prompt, kwargs = job.add_generation_prompt, job.chat_template_kwargs
         body: Mapping[str, Any] = {"messages": messages, "chat_template_kwargs": kwargs}
         has_media = True
@@ -123,3 +83,24 @@ class PromptRenderer:
         prompt: EngineInput
         (prompt,) = prompts
         return prompt
+
+    def chat_messages(self, job: RawJob) -> list[dict[str, Any]] | None:
+        """Return the messages for the chat template; None if the job is not a conversation."""
+        messages = job.chat_messages
+        return None if messages is None else add_system_prompt(messages, self._system_prompt)
+
+    async def render_prompt(self, prompt: Any) -> EngineInput:
+        """Render a text, token ids or one of vLLM's prompt dicts."""
+        renderer = self._client.renderer
+        if renderer.tokenizer is None:
+            ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else prompt
+            if not isinstance(ids, list):
+                raise InvalidInput(NO_TOKENIZER, param="prompt")
+            # Unknown ids would kill the engine; with a tokenizer vLLM itself refuses them.
+            size = self._client.model_config.get_vocab_size()
+            if unknown := next((id_ for id_ in ids if not 0 <= id_ < size), None):
+                raise InvalidInput(f"Token id {unknown} is out of vocabulary", param="prompt")
+        with translate_errors(self._client):
+            parsed = parse_model_prompt(self._client.model_config, prompt)
+            (rendered,) = await renderer.render_cmpl_async([parsed])
+        return rendered

@@ -71,12 +71,8 @@ def plan_job_sampling(
     """Return the plan for an answer to a raw job.
 
     A job can set all parameters of the installed vLLM except ``INTERNAL_FIELDS``; ``defaults``
-    apply to parameters that it omits. ``max_tokens`` is at most ``limit``.
-
-    Raises:
-        InvalidInput: If a parameter is unknown, has a wrong type or does not fit the others; the
-            error names the parameter.
-        Exception: vLLM's own, for a value out of range.
+    apply to parameters that it omits. ``max_tokens`` is at most ``limit``. A value out of range is
+    refused by vLLM's own exception.
     """
     values = sampling.vllm_params
     _refuse_unknown_keys(SAMPLING_PARAMS, values, VLLM_FIELDS)
@@ -116,21 +112,13 @@ def plan_from_vllm_params(params: Any, limit: int) -> SamplingPlan:
 
 
 def build_structured_outputs(values: Mapping[str, Any]) -> Any:
-    """Build vLLM's ``StructuredOutputsParams``.
-
-    Raises:
-        InvalidInput: If a key is unknown, or no kind of constraint is set.
-    """
+    """Build vLLM's ``StructuredOutputsParams``."""
     _refuse_unknown_keys(STRUCTURED_OUTPUTS, values, NESTED_KEYS[STRUCTURED_OUTPUTS])
     return StructuredOutputsParams(**values)
 
 
 def build_beam_search_params(plan: SamplingPlan, prompt: EngineInput, model_config: Any) -> Any:
-    """Build vLLM's ``BeamSearchParams``; as with sampling, the context limits the length.
-
-    Raises:
-        InvalidInput: If the search needs more log probabilities than the engine may return.
-    """
+    """Build vLLM's ``BeamSearchParams``; as with sampling, the context limits the length."""
     # In each step vLLM compares twice as many candidates as it keeps beams.
     max_logprobs, width = model_config.max_logprobs, plan.sampling.num_candidates
     if 0 <= max_logprobs < 2 * width:
