@@ -1,10 +1,12 @@
 """LoRA adapters: configured adapters, and adapters on the network volume, loaded on demand.
 
-vLLM loads an adapter of the volume from a local copy; each version of its files has its own copy.
-vLLM may read the files again in the middle of a step, after it has evicted the adapter for others:
-if the files were missing or broken by then, the engine would die. And vLLM's prefix cache is keyed
-by an adapter's name and path, so a new version at the same path would get the cached values of the
-previous version.
+``Adapters`` loads the current version of the adapter that a request names, and unloads the least
+recently requested ones to make space. ``files`` checks an adapter's files, also before a request
+names it. vLLM loads an adapter of the volume from a local copy (``copies``); each version of its
+files has its own copy. vLLM may read the files again in the middle of a step, after it has evicted
+the adapter for others: if the files were missing or broken by then, the engine would die. And
+vLLM's prefix cache is keyed by an adapter's name and path, so a new version at the same path would
+get the cached values of the previous version.
 """
 
 import asyncio
@@ -86,11 +88,7 @@ class Adapters:
         )
 
     async def load_for_job(self, job: RawJob) -> LoRARequest | None:
-        """Load and return a job's adapter; None if the job names only the base model, or no model.
-
-        Raises:
-            WorkerError: If the adapter can't be loaded, or the job names two adapters.
-        """
+        """Load and return a job's adapter; None if the job names no other model than the base."""
         names = {name for name in (job.model, job.lora) if name is not None}
         names -= {name for name in names if name == job.model and self._models.is_base_model(name)}
         if len(names) > 1:
@@ -104,9 +102,6 @@ class Adapters:
 
         If the name is neither on the volume nor configured, vLLM's LoRA resolvers look for it.
         ``param`` is the parameter of the request that names the adapter, for the error.
-
-        Raises:
-            WorkerError: If the adapter does not exist or can't be loaded.
         """
         with translate_errors(self._client):
             await self._sync_adapter(name)
@@ -118,7 +113,10 @@ class Adapters:
         status = getattr(getattr(resolution, "error", None), "code", None)
         if resolution is None or status == 404:
             self._location.check_name("adapter", name, param)
-            advice = unknown_model_advice(name, await self._list_models())
+            bases = [base.name for base in self._models.base_model_paths]
+            on_volume = await self.list_complete_adapters()
+            usable = [known for known, problem in on_volume.items() if problem is None]
+            advice = unknown_model_advice(name, [*bases, *self._models.lora_requests, *usable])
             message = f"There is no model or adapter {name!r}; {advice}"
             message += self._location.adapters_note
             if self.is_enabled:
@@ -127,21 +125,11 @@ class Adapters:
         request: LoRARequest = raise_for_error_response(resolution)
         return request
 
-    async def _list_models(self) -> list[str]:
-        """Return the names of the base model and of all adapters without a known problem."""
-        bases = [base.name for base in self._models.base_model_paths]
-        on_volume = await self.list_complete_adapters()
-        usable = [name for name, problem in on_volume.items() if problem is None]
-        return [*bases, *self._models.lora_requests, *usable]
-
     async def load_for_script(self, request: LoRARequest) -> LoRARequest:
         """Load the adapter of a script's request unless it is loaded; return vLLM's own request.
 
         The script's own request can't be used: an adapter that can't be loaded would kill the
         engine, and if vLLM has assigned its id to another adapter, that adapter would answer.
-
-        Raises:
-            WorkerError: If the adapter can't be loaded.
         """
         name, path = request.lora_name, request.lora_path
         known = self._models.lora_requests.get(name)
@@ -152,11 +140,7 @@ class Adapters:
         return self._models.lora_requests[name]
 
     async def unload(self, name: str) -> None:
-        """Unload an adapter of the volume; the next request that names it loads it again.
-
-        Raises:
-            WorkerError: If the adapter is not loaded, or is not from the volume.
-        """
+        """Unload an adapter of the volume; the next request that names it loads it again."""
         served = self._models.lora_requests.get(name)
         if served is not None and not isinstance(served, _VolumeLoRARequest):
             message = f"The adapter {name!r} of the endpoint (LORA_MODULES) can't be unloaded."
@@ -173,9 +157,6 @@ class Adapters:
         """Load, replace or unload the volume's adapter with this name if its files have changed.
 
         Does nothing without LoRA, or for the name of the base model or of another loaded adapter.
-
-        Raises:
-            RefusedByEngine: If the adapter can't be loaded.
         """
         served = self._models.lora_requests.get(name)
         is_configured = served is not None and not isinstance(served, _VolumeLoRARequest)
@@ -245,12 +226,7 @@ class Adapters:
         return request
 
     async def _make_space_for_adapter(self, name: str, size: int) -> None:
-        """Unload the least recently requested adapters until one more adapter can be loaded.
-
-        Raises:
-            BrokenAdapter: If the adapter is too large.
-            RefusedByEngine: If requests still use too many of the unloaded adapters.
-        """
+        """Unload the least recently requested adapters until one more adapter can be loaded."""
         limit = self._copies.max_served_bytes
         if size > limit:
             raise BrokenAdapter(f"it has {size:,} bytes, and this worker has room for {limit:,}")

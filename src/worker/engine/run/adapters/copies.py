@@ -95,12 +95,7 @@ class AdapterCopies:
 
 
 def copy_adapter(path: Path, root: Path, name: str) -> None:
-    """Copy an adapter from ``root``, the directory of all adapters, to the directory ``path``.
-
-    Raises:
-        BrokenAdapter: If a file is missing, or is now outside ``root``.
-        OSError: If the volume can't be read, or the disk is full.
-    """
+    """Copy an adapter from ``root``, the directory of all adapters, to the directory ``path``."""
     resolved_root, folder = root.resolve(), (root / name).resolve()
     if missing := [file for file in FILES if not (folder / file).is_file()]:
         raise BrokenAdapter(f"it has no {' and no '.join(missing)}")

@@ -97,11 +97,7 @@ class AdapterChecker:
         )
 
     async def check_files_in_thread(self, folder: Path) -> None:
-        """Check an adapter's files in a thread.
-
-        Raises:
-            InvalidInput: If vLLM would refuse the adapter, or generate wrong output with it.
-        """
+        """Check an adapter's files in a thread; raise ``InvalidInput`` if they are broken."""
         try:
             await asyncio.to_thread(self.check_files, folder)
         except BrokenAdapter as broken:
@@ -121,20 +117,18 @@ class AdapterChecker:
             results = {**self._results, **loaded}
             known = {name: old for name, old in results.items() if versions.get(name) == old[0]}
             for name in [name for name in versions if name not in known][:MAX_CHECKS_PER_LISTING]:
-                known[name] = versions[name], self._find_problem(root / name)
+                problem = None
+                try:
+                    self.check_files(root / name, read_weights=False)
+                except BrokenAdapter as broken:
+                    log.warning("the adapter %s can't be loaded: %s", name, broken)
+                    problem = str(broken)
+                except OSError:
+                    # It may be incomplete or removed. A request that names it reports the error.
+                    pass
+                known[name] = versions[name], problem
             self._results = known
             return {name: known[name][1] if name in known else None for name in versions}
-
-    def _find_problem(self, folder: Path) -> str | None:
-        try:
-            self.check_files(folder, read_weights=False)
-        except BrokenAdapter as broken:
-            log.warning("the adapter %s can't be loaded: %s", folder.name, broken)
-            return str(broken)
-        except OSError:
-            # The adapter may be incomplete or removed. A request that names it reports the error.
-            pass
-        return None
 
     @cached_property
     def _base_tensor_shapes(self) -> Shapes:
@@ -145,28 +139,21 @@ class AdapterChecker:
 
 
 def check_lora_modules(modules: Sequence[Any], vllm_config: Any) -> None:
-    """Check the adapters in LORA_MODULES that are in local directories.
-
-    Raises:
-        BrokenAdapter: If LoRA is disabled, or for the first adapter that is missing or broken.
-    """
+    """Check the adapters in LORA_MODULES that are in local directories; LoRA must be enabled."""
     if not modules:
         return
     if vllm_config.lora_config is None:
         raise BrokenAdapter("LORA_MODULES needs ENABLE_LORA=1")
     checker = AdapterChecker(vllm_config)
     for module in modules:
-        try:
-            _check_adapter_directory(Path(module.path).expanduser(), checker)
-        except BrokenAdapter as broken:
-            raise BrokenAdapter(f"LORA_MODULES: {module.name}: {broken}") from None
-
-
-def _check_adapter_directory(folder: Path, checker: AdapterChecker) -> None:
-    if folder.is_absolute() and not (folder / CONFIG).is_file():
-        raise BrokenAdapter(f"there is no {CONFIG} in {folder}")
-    if (folder / WEIGHTS).is_file():
-        checker.check_files(folder)
+        place, folder = f"LORA_MODULES: {module.name}", Path(module.path).expanduser()
+        if folder.is_absolute() and not (folder / CONFIG).is_file():
+            raise BrokenAdapter(f"{place}: there is no {CONFIG} in {folder}")
+        if (folder / WEIGHTS).is_file():
+            try:
+                checker.check_files(folder)
+            except BrokenAdapter as broken:
+                raise BrokenAdapter(f"{place}: {broken}") from None
 
 
 def _add_rank_suggestion(message: str) -> str:
@@ -187,9 +174,6 @@ def check_adapter_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) 
     A module that the model doesn't have is refused only if its name differs from one of the model's
     modules only by numbers, such as a layer's. ``rank`` is None if the modules may have different
     ranks.
-
-    Raises:
-        BrokenAdapter: If there are no tensors, or one does not fit; the message names the first.
     """
     if not shapes:
         raise BrokenAdapter(f"{WEIGHTS} contains no tensors")
@@ -201,9 +185,21 @@ def check_adapter_shapes(shapes: Shapes, rank: int | None, base_shapes: Shapes) 
     known = {name.rpartition(".")[0] for name in base_shapes}
     patterns = {NUMBER.sub("*", module) for module in known}
     for module, matrices in modules.items():
-        _check_matrices(module, matrices, rank)
+        if missing := {"A", "B"} - matrices.keys():
+            raise BrokenAdapter(f"{module} has no lora_{missing.pop()}")
+        if wrong := [shape for shape in matrices.values() if len(shape) != 2 or 0 in shape]:
+            raise BrokenAdapter(f"{module} has a tensor of shape {list(wrong[0])}: no matrix")
+        (rank_a, columns), (rows, rank_b) = matrices["A"], matrices["B"]
+        if rank_a != rank_b or rank not in {None, rank_a}:
+            found = f"lora_A has {rank_a} rows and lora_B {rank_b} columns"
+            raise BrokenAdapter(f"{module}: {found}, but r is {rank or 'one number'}")
         if weight := base_shapes.get(f"{module}.weight"):
-            _check_weight_shape(module, matrices, weight)
+            # Embeddings, and the linear layers of some models, are stored transposed.
+            if weight not in {(rows, columns), (columns, rows)}:
+                found = f"is for a weight of {rows} x {columns}"
+                raise BrokenAdapter(
+                    f"{module} {found}, the model's has {' x '.join(map(str, weight))}"
+                )
         elif module not in known and NUMBER.sub("*", module) in patterns:
             raise BrokenAdapter(f"the model has no {module}")
 
@@ -246,28 +242,3 @@ def _read_adapter_shapes(file: Path, *, read_weights: bool) -> dict[str, Shape]:
                 raise BrokenAdapter(f"{name} contains values that are not finite numbers")
             shapes[name] = tuple(tensor.get_shape())
     return shapes
-
-
-def _check_matrices(module: str, matrices: Mapping[str, Shape], rank: int | None) -> None:
-    if missing := {"A", "B"} - matrices.keys():
-        raise BrokenAdapter(f"{module} has no lora_{missing.pop()}")
-    if wrong := [shape for shape in matrices.values() if len(shape) != 2 or 0 in shape]:
-        raise BrokenAdapter(f"{module} has a tensor of shape {list(wrong[0])}: no matrix")
-    (rank_a, _), (_, rank_b) = matrices["A"], matrices["B"]
-    if rank_a != rank_b or rank not in {None, rank_a}:
-        found = f"lora_A has {rank_a} rows and lora_B {rank_b} columns"
-        raise BrokenAdapter(f"{module}: {found}, but r is {rank or 'one number'}")
-
-
-def _check_weight_shape(module: str, matrices: Mapping[str, Shape], weight: Shape) -> None:
-    shape = matrices["B"][0], matrices["A"][1]
-    # Embeddings, and the linear layers of some models, are stored transposed.
-    if weight not in {shape, shape[::-1]}:
-        message = (
-            f"is for a weight of {_format_shape(shape)}, the model's has {_format_shape(weight)}"
-        )
-        raise BrokenAdapter(f"{module} {message}")
-
-
-def _format_shape(shape: Shape) -> str:
-    return " x ".join(map(str, shape))

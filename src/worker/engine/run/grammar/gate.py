@@ -84,27 +84,26 @@ class GrammarGate:
     def generate(self, prompt: Any, sampling_params: Any, *args: Any, **options: Any) -> Stream:
         """See vLLM's ``AsyncLLM.generate``."""
         structured = getattr(sampling_params, "structured_outputs", None)
-        grammar = _grammar_to_try(structured, is_compact=self._is_compact) if structured else None
-        outputs: Callable[[], Stream] = partial(
-            self._generate, prompt, sampling_params, *args, **options
-        )
         if not structured:
-            return outputs()
-        return self._generate_structured(structured, grammar, sampling_params.n, outputs)
+            outputs: Stream = self._generate(prompt, sampling_params, *args, **options)
+            return outputs
+        grammar = _grammar_to_try(structured, is_compact=self._is_compact)
+        generate = partial(self._generate, prompt, sampling_params, *args, **options)
+        return self._generate_structured(structured, grammar, sampling_params.n, generate)
 
     async def _generate_structured(
         self,
         structured: Any,
         grammar: Grammar | None,
         choices: int,
-        outputs: Callable[[], Stream],
+        generate: Callable[[], Stream],
     ) -> Stream:
         """Yield the outputs of a request; raise vLLM's own exception if its grammar is refused."""
         if grammar:
             await self._check_grammar(grammar, choices)
         try:
-            async with contextlib.aclosing(outputs()) as generated:
-                async for output in generated:
+            async with contextlib.aclosing(generate()) as outputs:
+                async for output in outputs:
                     if any(choice.finish_reason == "error" for choice in output.outputs):
                         raise _refusal(REFUSAL_MESSAGES["nothing"])
                     yield output
@@ -116,8 +115,8 @@ class GrammarGate:
     async def _check_grammar(self, grammar: Grammar, choices: int) -> None:
         """Try a grammar, and wait until the core may compile it.
 
-        Raises:
-            Exception: vLLM's own, if the grammar is refused.
+        The core gets one slow grammar at a time, unless it has cached the grammar. vLLM's own
+        exception refuses a grammar.
         """
         if (size := len(grammar.spec)) > MAX_CHARACTERS:
             message = SIZE_MESSAGE.format(size=size, limit=MAX_CHARACTERS)
@@ -139,12 +138,8 @@ class GrammarGate:
             limit = MAX_CHOICES_TOKEN_S
             message = CHOICES_MESSAGE.format(step_s=step_s, choices=choices, limit=limit)
             raise _refusal(message)
-        if result.seconds > SLOW_CPU_S:
-            await self._wait_to_compile(grammar.cache_key, result.seconds)
-
-    async def _wait_to_compile(self, key: bytes, seconds: float) -> None:
-        """Wait until the core compiles no other slow grammar, unless it has cached this grammar."""
-        if key in self._compiled_keys:
+        key = grammar.cache_key
+        if result.seconds <= SLOW_CPU_S or key in self._compiled_keys:
             return
         await self._compile_lock.acquire()
         if key in self._compiled_keys:
@@ -154,7 +149,7 @@ class GrammarGate:
             self._compiled_keys.clear()
         self._compiled_keys.add(key)
         # The core doesn't report the end of a compilation; it should take as long as the trial.
-        asyncio.get_running_loop().call_later(seconds, self._compile_lock.release)
+        asyncio.get_running_loop().call_later(result.seconds, self._compile_lock.release)
 
 
 def create_grammar_tester(client: Client) -> GrammarTester | None:

@@ -42,7 +42,11 @@ class Place(NamedTuple):
         """
         keyed = self.schema.get("patternProperties")
         values = [self.schema.get("pattern"), *(keyed if isinstance(keyed, dict) else ())]
-        return [value for value in values if isinstance(value, str) and _has_two_counts(value)]
+        return [
+            value
+            for value in values
+            if isinstance(value, str) and len(QUANTIFIER.findall(value)) > 1
+        ]
 
     @property
     def size(self) -> int:
@@ -98,7 +102,3 @@ def _tool_name(schema: dict[str, Any]) -> str:
         case {"name": {"enum": [str() as name]}, "parameters": _}:
             return name[:MAX_NAME_CHARACTERS]
     return ""
-
-
-def _has_two_counts(regex: str) -> bool:
-    return len(QUANTIFIER.findall(regex)) > 1
