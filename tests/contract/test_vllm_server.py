@@ -29,7 +29,7 @@ from worker.engine.seam.translation import translate_error
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job import PromptListJob, RawJob
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, PARAMETERS
-from worker.limits.shapes import EMPTY_SHAPE
+from worker.limits.bodies import EMPTY_SHAPE
 from worker.media import MediaLimits, MediaLoader
 from worker.media.fetcher import WebFetcher
 from worker.record import Usage

@@ -8,7 +8,7 @@ from support.tables.sampling import ROWS
 
 from worker.dialects.llm_engine.completions import LLMEngineJob
 from worker.job import OpenAIJob, PromptListJob, RawJob
-from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS
+from worker.limits.parameters import GUIDED_KEYS, GUIDED_OBJECTS
 
 Json = SearchStrategy[Any]
 

@@ -18,8 +18,13 @@ from pydantic import (
 )
 
 from worker.errors import InvalidInput
-from worker.limits.parameters import cap_max_tokens, remove_duplicate_items
-from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS, normalize_structured_outputs
+from worker.limits.parameters import (
+    GUIDED_KEYS,
+    GUIDED_OBJECTS,
+    cap_max_tokens,
+    normalize_structured_outputs,
+    remove_duplicate_items,
+)
 from worker.limits.work import MAX_CHOICES
 from worker.validation import SAMPLING_PARAMS, drop_nulls, param_error, to_invalid_input
 

@@ -16,9 +16,9 @@ from math import inf
 from typing import Any
 
 from worker.chunking import RESULT_LIMIT_BYTES
-from worker.limits import bodies, grammars, parameters, texts, work
-from worker.limits.shapes import TEMPLATE_KEYS, BodyShape
-from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS
+from worker.limits import bodies, parameters, texts, work
+from worker.limits.bodies import TEMPLATE_KEYS, BodyShape
+from worker.limits.parameters import GUIDED_KEYS, GUIDED_OBJECTS
 from worker.media import walker
 from worker.settings import Settings
 
@@ -249,14 +249,14 @@ LIMITS = (
         "Grammars",
         GUIDED_KEYS | GUIDED_OBJECTS | {"response_format", "text", "output_config", "tool_choice"},
         f"""
-        characters | {grammars.MAX_CHARACTERS:,} |
-        compiling; parsing | {grammars.MAX_COMPILE_S:g} s of one core \
-        ({grammars.SINGLE_THREAD_COMPILE_S:g} s on a machine with one or two); \
-        {grammars.MAX_PARSE_S:g} s |
+        characters | {work.MAX_CHARACTERS:,} |
+        compiling; parsing | {work.MAX_COMPILE_S:g} s of one core \
+        ({work.SINGLE_THREAD_COMPILE_S:g} s on a machine with one or two); \
+        {work.MAX_PARSE_S:g} s |
         applying it to a token; to one of each choice; if tokens take ever longer \
-        | {grammars.MAX_TOKEN_S:g} s; {grammars.MAX_CHOICES_TOKEN_S:g} s; \
-        {grammars.MAX_GROWING_TOKEN_S:g} s |
-        memory to compile it | {grammars.MAX_MEMORY_BYTES >> 30} GB |
+        | {work.MAX_TOKEN_S:g} s; {work.MAX_CHOICES_TOKEN_S:g} s; \
+        {work.MAX_GROWING_TOKEN_S:g} s |
+        memory to compile it | {work.MAX_MEMORY_BYTES >> 30} GB |
         """,
         "The engine compiles grammars without a limit of time, and follows them in the step that "
         "all requests share: seconds for a token of a few nested counts. Grammars are made of "

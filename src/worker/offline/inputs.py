@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 
 from worker.engine.seam.locations import import_from_vllm
 from worker.job.sampling import Sampling, merge_params
-from worker.limits.parameters import check_parameter_bounds
-from worker.limits.spelling import STRUCTURED_OUTPUTS
+from worker.limits.parameters import STRUCTURED_OUTPUTS, check_parameter_bounds
 from worker.settings import Settings
 from worker.settings.names import CANONICAL_NAMES, SPECULATIVE_KEYS, explain_removal
 from worker.validation import SAMPLING_PARAMS, unknown_key_message

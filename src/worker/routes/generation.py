@@ -23,7 +23,7 @@ from worker.errors import (
     hide_defects,
 )
 from worker.job import PromptListJob, RawJob
-from worker.limits.shapes import RAW_SHAPE
+from worker.limits.bodies import RAW_SHAPE
 from worker.limits.table import RequestToCheck, check_request
 from worker.progress import Progress
 from worker.record import Usage

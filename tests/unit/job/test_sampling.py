@@ -12,8 +12,15 @@ from worker.dialects import parse_input
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.sampling import PARAMETERS, Sampling
-from worker.limits.parameters import BOUNDS, MAX_INT32, MAX_INT64
-from worker.limits.spelling import GUIDED_KEYS, GUIDED_OBJECTS, GUIDED_PREFIX, REMOVED_PARAMETERS
+from worker.limits.parameters import (
+    BOUNDS,
+    GUIDED_KEYS,
+    GUIDED_OBJECTS,
+    GUIDED_PREFIX,
+    MAX_INT32,
+    MAX_INT64,
+    REMOVED_PARAMETERS,
+)
 
 # Constraints of structured output, and the objects that can hold them.
 CONSTRAINTS: dict[str, Any] = {"json": {"type": "object"}, "regex": "a+", "choice": ["a", "b"]}

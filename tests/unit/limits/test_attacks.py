@@ -21,7 +21,7 @@ from worker.dialects.openai import bodies
 from worker.dialects.table import find_route
 from worker.errors import RequestError, UnknownRoute
 from worker.job import OpenAIJob, PromptListJob, RawJob
-from worker.limits.shapes import RAW_SHAPE
+from worker.limits.bodies import RAW_SHAPE
 from worker.limits.table import LIMITS, RequestToCheck, check_request
 from worker.validation import SAMPLING_PARAMS
 

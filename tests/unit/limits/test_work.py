@@ -13,7 +13,7 @@ from worker.dialects.openai.bodies import prepare_body
 from worker.dialects.table import find_route
 from worker.errors import InvalidInput, WorkerError
 from worker.job.openai import BatchLine
-from worker.limits.shapes import RAW_SHAPE
+from worker.limits.bodies import RAW_SHAPE
 from worker.limits.table import RequestToCheck, check_request
 from worker.limits.work import MAX_COMPARISONS, MAX_COMPARISONS_PER_STEP
 

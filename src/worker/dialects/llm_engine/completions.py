@@ -11,7 +11,7 @@ from worker.engine import Delta
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import Job
-from worker.limits.spelling import GUIDED_KEYS
+from worker.limits.parameters import GUIDED_KEYS
 from worker.routes import events, generation
 from worker.routes.answer import Answer
 from worker.routes.route import RouteRequest

@@ -21,14 +21,14 @@ from worker.job.sampling import (
     BEAM_SEARCH_ONLY,
     Sampling,
 )
-from worker.limits.parameters import remove_duplicate_items
-from worker.limits.spelling import (
+from worker.limits.parameters import (
     BACKEND_ADVICE,
     FORMER_BACKEND,
     GUIDED_KEYS,
     GUIDED_OBJECTS,
     REMOVED_PARAMETERS,
     STRUCTURED_OUTPUTS,
+    remove_duplicate_items,
 )
 from worker.limits.table import RequestToCheck, check_request
 from worker.media.walker import drop_empty_denied_keys

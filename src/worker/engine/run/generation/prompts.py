@@ -13,7 +13,7 @@ from worker.engine.seam.translation import raise_for_error_response, translate_e
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import add_system_prompt
-from worker.limits.shapes import RAW_SHAPE
+from worker.limits.bodies import RAW_SHAPE
 from worker.media import MediaLoader
 
 NO_TOKENIZER = (

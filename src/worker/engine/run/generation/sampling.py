@@ -20,7 +20,12 @@ from worker.engine.seam.protocols import EngineInput
 from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.sampling import BEAM_SEARCH_USES, OTHER_API_KEYS, Sampling
-from worker.limits.spelling import CONSTRAINT_KINDS, GUIDED_KEYS, GUIDED_OBJECTS, STRUCTURED_OUTPUTS
+from worker.limits.parameters import (
+    CONSTRAINT_KINDS,
+    GUIDED_KEYS,
+    GUIDED_OBJECTS,
+    STRUCTURED_OUTPUTS,
+)
 from worker.validation import MAX_MISTAKES, SAMPLING_PARAMS, param_error, unknown_key_message
 
 # Fields of ``SamplingParams`` that only the worker or the engine may set.

@@ -23,7 +23,7 @@ from worker.engine.seam.patches import GENERATE
 from worker.engine.seam.protocols import Client, RequestOutput, Tokenizer
 from worker.engine.seam.translation import SOURCE_LOCATION
 from worker.errors import EngineBusy
-from worker.limits.grammars import (
+from worker.limits.work import (
     MAX_CHARACTERS,
     MAX_CHOICES_TOKEN_S,
     MAX_COMPILE_S,

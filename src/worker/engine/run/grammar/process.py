@@ -25,7 +25,7 @@ import xgrammar as xgr
 
 from worker.children import run_in_fork
 from worker.engine.run.grammar.schemas import find_places
-from worker.limits.grammars import (
+from worker.limits.work import (
     MAX_GROWING_TOKEN_S,
     MAX_MEMORY_BYTES,
     MAX_PARSE_S,

@@ -13,7 +13,7 @@ from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import Client, Tokenizer
 from worker.errors import InvalidInput
 from worker.limits import texts
-from worker.limits.shapes import BodyShape
+from worker.limits.bodies import BodyShape
 from worker.validation import param_error
 
 # Maximum number of items that are left to the validation of vLLM's server.

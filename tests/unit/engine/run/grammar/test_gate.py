@@ -22,7 +22,7 @@ from worker.engine.run.grammar.gate import (
 )
 from worker.engine.run.grammar.trial import Grammar, TrialResult
 from worker.errors import EngineBusy
-from worker.limits.grammars import MAX_CHARACTERS, MAX_COMPILE_S, SINGLE_THREAD_COMPILE_S
+from worker.limits.work import MAX_CHARACTERS, MAX_COMPILE_S, SINGLE_THREAD_COMPILE_S
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 PATTERN = {"type": "string", "pattern": "a+"}
