@@ -72,12 +72,8 @@ def build_limits_page() -> str:
     introduction, _, notes = LIMITS_INTRODUCTION.read_text().partition("<!-- the table -->\n")
     parts = [introduction.rstrip()]
     for limit in LIMITS:
-        rows = (
-            [" ".join(cell.split()) for cell in line.split("|")]
-            for line in limit.limits.strip().split("\n")
-        )
         parts.append(f"## {limit.name}\n\n{limit.harm}")
-        parts.append(markdown_table(("limit", "maximum", "remedy"), rows))
+        parts.append(markdown_table(("limit", "maximum", "remedy"), limit.lines))
     return "\n\n".join([*parts, notes.strip()]) + "\n"
 
 

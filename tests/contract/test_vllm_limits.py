@@ -30,8 +30,9 @@ from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.limits.parameters import BOUNDS, MAX_INT32, MAX_INT64, ListBound, NumberMapBound
 from worker.limits.table import LIMITS
-from worker.media import MediaLimits, MediaLoader
+from worker.media.contents import MediaLimits
 from worker.media.fetcher import WebFetcher
+from worker.media.loader import MediaLoader
 from worker.routes.vllm import ROUTES as VLLM_ROUTES
 
 SWITCH = "a switch, or one of few words: vLLM checks it"

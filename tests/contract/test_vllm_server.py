@@ -30,8 +30,9 @@ from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job import PromptListJob, RawJob
 from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, PARAMETERS
 from worker.limits.bodies import EMPTY_SHAPE
-from worker.media import MediaLimits, MediaLoader
+from worker.media.contents import MediaLimits
 from worker.media.fetcher import WebFetcher
+from worker.media.loader import MediaLoader
 from worker.record import Usage
 from worker.routes.vllm import ROUTES
 

@@ -11,8 +11,9 @@ from PIL import Image
 
 from support.network import TableResolver
 from worker.errors import InvalidInput
-from worker.media import MediaLimits, MediaLoader
+from worker.media.contents import MediaLimits
 from worker.media.fetcher import WebFetcher
+from worker.media.loader import MediaLoader
 from worker.media.walker import MediaKind
 
 MESSAGES = ("messages",)

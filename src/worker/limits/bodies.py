@@ -1,14 +1,18 @@
-"""Limits for the size of an input, and for keys that callers may not set on every worker.
+"""Bodies of requests: their shapes, their sizes, and the checks before an engine is used.
 
 ``check_size`` walks over the input of a job, or a body over HTTP, before anything else reads it.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from worker.chunking import RESULT_LIMIT_BYTES
 from worker.errors import InputTooLarge, InvalidInput
+from worker.limits import parameters, work
 from worker.limits.parameters import STRUCTURED_OUTPUTS
+from worker.media import walker
 from worker.settings import Settings
 from worker.validation import MAX_KEY_LENGTH
 
@@ -81,12 +85,7 @@ EMPTY_SHAPE = BodyShape()
 
 
 def check_size(payload: Any, max_megabytes: float = DEFAULT_MEGABYTES) -> None:
-    """Check the size of an input; without recursion, since a deep input would exhaust the stack.
-
-    Raises:
-        InputTooLarge: If the input has too many bytes.
-        InvalidInput: If the input exceeds another limit.
-    """
+    """Check the size of an input; without recursion, since a deep input would exhaust the stack."""
     max_bytes = int(max_megabytes * MEGABYTE)
     value_count = id_count = size = 0
     pending: list[tuple[Any, Place, int]] = [([payload], None, 0)]
@@ -95,7 +94,9 @@ def check_size(payload: Any, max_megabytes: float = DEFAULT_MEGABYTES) -> None:
         if depth > MAX_DEPTH:
             raise _limit_error(place, f"more than {MAX_DEPTH} levels deep")
         size += BYTES_PER_VALUE * len(container)
-        if type(container) is list and _are_token_ids(container):
+        is_list = type(container) is list
+        # A boolean is no integer here.
+        if is_list and type(container[0]) is int and set(map(type, container)) == {int}:
             id_count += len(container)
             if id_count > MAX_TOKEN_IDS:
                 message = f"with its {len(container):,} numbers the input has more than"
@@ -105,18 +106,69 @@ def check_size(payload: Any, max_megabytes: float = DEFAULT_MEGABYTES) -> None:
             if value_count > MAX_VALUES:
                 message = f"with its {len(container):,} items the input has more than"
                 raise _limit_error(place, f"{message} {MAX_VALUES:,} values")
-            size += _scan_container(container, place, depth, pending)
+            size += 0 if is_list else sum(map(len, container))
+            for key, value in enumerate(container) if is_list else container.items():
+                kind = type(value)
+                if kind is str:
+                    # ``isascii`` is immediate: Python stores whether a string is ASCII.
+                    size += len(value) if value.isascii() else len(value.encode(errors="replace"))
+                elif value and (kind is dict or kind is list):
+                    pending.append((value, (place, key) if depth else None, depth + 1))
         if size > max_bytes:
             message = f"the input has more than {max_bytes:,} bytes (MAX_INPUT_MB)"
             raise InputTooLarge(message, param=_dotted_path(place))
 
 
-def check_operator_keys(body: Mapping[str, Any], settings: Settings) -> None:
-    """Refuse keys that need the operator's permission, or that lead into vLLM's own functions.
+def _limit_error(place: Place, message: str) -> InvalidInput:
+    name = _dotted_path(place)
+    return InvalidInput(f"{name or 'the input'}: {message}", param=name)
+
+
+def _dotted_path(place: Place) -> str | None:
+    """Return a shortened path such as openai_input.messages.0.content; None for the whole input."""
+    names: list[str] = []
+    while place is not None:
+        place, name = place
+        names.append(str(name)[:MAX_NAME_CHARACTERS])
+    if len(names) > MAX_NAMES:
+        names = [*names[: MAX_NAMES // 2], "...", *names[-MAX_NAMES // 2 :]]
+    return ".".join(reversed(names)) or None
+
+
+def check_request(
+    values: Mapping[str, Any],
+    shape: BodyShape,
+    settings: Settings,
+    holder: str = "",
+    max_answer_bytes: float = RESULT_LIMIT_BYTES,
+) -> None:
+    """Check all of a request that can be checked without an engine.
+
+    Args:
+        values: A body, or the keys and sampling parameters of a raw job in one object.
+        shape: The shape of the route's body.
+        settings: The operator's settings.
+        holder: Name of the object with the sampling parameters; empty if it is the body.
+        max_answer_bytes: Maximum bytes of the response; infinite if the response comes in parts.
 
     Raises:
-        InvalidInput: If the body has such a key; the error names it and any setting that allows it.
+        RequestError: If the request exceeds a limit, or has a refused key; it names the key.
     """
+    walker.refuse_denied_keys(values)
+    # Called for its errors only: the media are fetched and checked later.
+    walker.find_media(values, shape.text_keys)
+    _check_operator_keys(values, settings)
+    parameters.check_parameter_bounds(values, holder)
+    work.check_requested_work(
+        values,
+        max_answer_bytes=max_answer_bytes,
+        max_output_tokens=settings.max_output_tokens or math.inf,
+        holder=f"{holder}." if holder else "",
+    )
+
+
+def _check_operator_keys(body: Mapping[str, Any], settings: Settings) -> None:
+    """Refuse keys that need the operator's permission, or that lead into vLLM's own functions."""
     arguments = body.get(VLLM_XARGS)
     names = arguments.keys() - {*settings.allowed_xargs} if isinstance(arguments, dict) else ()
     for name in sorted(names):
@@ -133,46 +185,6 @@ def check_operator_keys(body: Mapping[str, Any], settings: Settings) -> None:
         raise InvalidInput(message, param="encoding_format")
 
 
-def _are_token_ids(items: list[Any]) -> bool:
-    """Return whether a list contains only integers; booleans don't count as integers."""
-    return type(items[0]) is int and set(map(type, items)) == {int}
-
-
-def _scan_container(
-    values: Any, place: Place, depth: int, pending: list[tuple[Any, Place, int]]
-) -> int:
-    """Return the bytes of a container's keys and texts; append containers to ``pending``."""
-    items: Iterable[tuple[Any, Any]]
-    if isinstance(values, dict):
-        size, items = sum(map(len, values)), values.items()
-    else:
-        size, items = 0, enumerate(values)
-    for key, value in items:
-        kind = type(value)
-        if kind is str:
-            # ``isascii`` is immediate: Python stores whether a string is ASCII.
-            size += len(value) if value.isascii() else len(value.encode(errors="replace"))
-        elif value and (kind is dict or kind is list):
-            pending.append((value, (place, key) if depth else None, depth + 1))
-    return size
-
-
-def _limit_error(place: Place, message: str) -> InvalidInput:
-    name = _dotted_path(place)
-    return InvalidInput(f"{name or 'the input'}: {message}", param=name)
-
-
 def _key_error(holder: str, name: str, message: str) -> InvalidInput:
     place = f"{holder}.{name[:MAX_KEY_LENGTH]}"
     return InvalidInput(f"{place}: {message}", param=place)
-
-
-def _dotted_path(place: Place) -> str | None:
-    """Return a shortened path such as openai_input.messages.0.content; None for the whole input."""
-    names: list[str] = []
-    while place is not None:
-        place, name = place
-        names.append(str(name)[:MAX_NAME_CHARACTERS])
-    if len(names) > MAX_NAMES:
-        names = [*names[: MAX_NAMES // 2], "...", *names[-MAX_NAMES // 2 :]]
-    return ".".join(reversed(names)) or None

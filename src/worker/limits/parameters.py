@@ -1,11 +1,12 @@
-"""Limits for sampling parameters, in raw jobs and in request bodies.
+"""Sampling parameters in raw jobs and in request bodies: their bounds and their spelling.
 
 vLLM's model runner for GPUs writes parameters into arrays of fixed length and width. A parameter
 that does not fit raises in the step that all requests share, and the engine dies. Other limits
-bound the work for each token, or keep numbers finite.
+bound the work for each token, or keep numbers finite. Structured outputs have several spellings:
+vLLM's current and former names, and TACO-LLM's.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +30,6 @@ REMOVED_PARAMETERS = {
     "logits_processors": "vLLM has them for the whole endpoint: LOGITS_PROCESSORS sets them",
     "truncate_prompt_tokens": "vLLM does not cut prompts while it samples: send a shorter one",
 }
-
-# One key of a structured output: the caller's name, vLLM's name, and the value.
-Constraint = tuple[str, str, Any]
 
 MAX_INT32 = 2**31 - 1
 MAX_INT64 = 2**63 - 1
@@ -162,9 +160,6 @@ def check_parameter_bounds(params: Mapping[str, Any], holder: str) -> None:
     Args:
         params: Parameters without duplicate items in lists (see ``remove_duplicate_items``).
         holder: Name of the object with the parameters, for messages; empty for a body.
-
-    Raises:
-        InvalidInput: If a parameter exceeds its bound; the error names the parameter.
     """
     for name in BOUNDS.keys() & params.keys():
         if message := BOUNDS[name].violation_message(params[name]):
@@ -207,38 +202,41 @@ def normalize_structured_outputs(params: Mapping[str, Any], holder: str) -> dict
     """Return sampling parameters with structured outputs in vLLM's current spelling.
 
     Some clients send the same constraint in vLLM's current spelling and its former one, so that
-    every release understands it.
+    every release understands it. Different values, or constraints of two kinds, are refused.
 
     Args:
         params: Sampling parameters without null values.
         holder: Name of the object with the parameters, for messages; empty for a body.
-
-    Raises:
-        InvalidInput: If a structured output is invalid; the error names the parameter.
     """
     if params.get(STRUCTURED_OUTPUTS):
         # The backend belongs to the former spelling, and vLLM ignores it.
         params = {name: value for name, value in params.items() if name != FORMER_BACKEND}
     params = _without_removed_parameters(params, holder)
-    # ``json_object: false`` constrains nothing.
-    constraints = [
-        row for row in _find_constraints(params, holder) if row[1:] != ("json_object", False)
-    ]
-    _refuse_duplicate_constraints(constraints, holder)
-    others = {k: v for k, v in params.items() if k not in GUIDED_KEYS | GUIDED_OBJECTS}
-    structured = {kind: value for _, kind, value in constraints}
-    return {**others, STRUCTURED_OUTPUTS: structured} if structured else others
-
-
-def _find_constraints(params: Mapping[str, Any], holder: str) -> Iterator[Constraint]:
-    for name in sorted(params.keys() & GUIDED_KEYS):
-        yield name, name.removeprefix(GUIDED_PREFIX), params[name]
+    found = {name: (name, params[name]) for name in sorted(params.keys() & GUIDED_KEYS)}
     for name in sorted(params.keys() & GUIDED_OBJECTS):
         if not isinstance(params[name], dict):
             raise param_error(name, "an object", holder)
         nested = _without_removed_parameters(drop_nulls(params[name]), holder)
-        for key, value in nested.items():
-            yield f"{name}.{key}", key.removeprefix(GUIDED_PREFIX), value
+        found |= {f"{name}.{key}": (key, value) for key, value in nested.items()}
+
+    # The first name and the value of each constraint, by vLLM's name for it.
+    constraints: dict[str, tuple[str, Any]] = {}
+    for name, (key, value) in found.items():
+        kind = key.removeprefix(GUIDED_PREFIX)
+        if (kind, value) == ("json_object", False):  # it constrains nothing
+            continue
+        other, other_value = constraints.setdefault(kind, (name, value))
+        if value != other_value:
+            message = f"{other} and {name} set the same constraint to different values"
+            raise param_error(name, message, holder, add_name=False)
+    kinds = [name for kind, (name, _) in constraints.items() if kind in CONSTRAINT_KINDS]
+    if len(kinds) > 1:
+        message = f"an answer can be constrained by one of {', '.join(kinds)}, not more"
+        raise param_error(kinds[0], message, holder, add_name=False)
+
+    others = {k: v for k, v in params.items() if k not in GUIDED_KEYS | GUIDED_OBJECTS}
+    structured = {kind: value for kind, (_, value) in constraints.items()}
+    return {**others, STRUCTURED_OUTPUTS: structured} if structured else others
 
 
 def _without_removed_parameters(params: Mapping[str, Any], holder: str) -> Mapping[str, Any]:
@@ -250,17 +248,3 @@ def _without_removed_parameters(params: Mapping[str, Any], holder: str) -> Mappi
         if replacement and params[name]:
             raise param_error(name, f"{name} is gone: {replacement}", holder, add_name=False)
     return {name: params[name] for name in params if not replacements[name]}
-
-
-def _refuse_duplicate_constraints(constraints: list[Constraint], holder: str) -> None:
-    """Refuse constraints of more than one kind, and different values of one constraint."""
-    found: dict[str, tuple[str, Any]] = {}
-    for name, kind, value in constraints:
-        other, other_value = found.setdefault(kind, (name, value))
-        if value != other_value:
-            message = f"{other} and {name} set the same constraint to different values"
-            raise param_error(name, message, holder, add_name=False)
-    kinds = [name for kind, (name, _) in found.items() if kind in CONSTRAINT_KINDS]
-    if len(kinds) > 1:
-        message = f"an answer can be constrained by one of {', '.join(kinds)}, not more"
-        raise param_error(kinds[0], message, holder, add_name=False)

@@ -4,7 +4,7 @@ Tokenizing takes a second for a few megabytes, in one of vLLM's few threads for 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from worker.errors import InvalidInput
 from worker.limits import work
@@ -38,29 +38,19 @@ class TextTokenizer(Protocol):
     truncation_side: str
 
 
-class LimitedTexts(NamedTuple):
-    """A body whose texts are within their limits, and whether the request counts as long."""
-
-    body: Mapping[str, Any]
-    is_long: bool
-
-
 def limit_texts(
     body: Mapping[str, Any], shape: BodyShape, context: int, tokenizer: TextTokenizer | None
-) -> LimitedTexts:
+) -> tuple[Mapping[str, Any], bool]:
     """Check the texts of a body or of a raw job, and truncate them where the request allows it.
 
-    With ``truncate_prompt_tokens``, the texts in the returned body may be cut to the characters
-    that can remain after vLLM's own truncation.
+    Return a body, and whether the request counts as long. With ``truncate_prompt_tokens``, the
+    texts of the body may be cut to the characters that can remain after vLLM's own truncation.
 
     Args:
         body: The body, or the keys of a raw job.
         shape: The shape of the route's body.
         context: The model's context, in tokens.
         tokenizer: The model's tokenizer; None if it has none.
-
-    Raises:
-        InvalidInput: If a text or a list of token ids is too large for the context or one response.
     """
     size = sum(count_characters(body.get(key)) for key in {*shape.text_keys, *TEMPLATE_KEYS})
     keys = [key for key in shape.text_keys if key not in CONVERSATION_KEYS]
@@ -76,7 +66,7 @@ def limit_texts(
         _check_size(longest, context, "prompt", context, "tokens")
     tokens = body.get("tokens") if shape.echoes_input else None
     if tokenizer is None or (size <= LONG_CHARACTERS and not tokens):
-        return LimitedTexts(body, is_long)
+        return body, is_long
     per_token = tokenizer.max_chars_per_token
     # Maximum characters, or tokens to detokenize, that can fit the context.
     limit = min(context * per_token, max(EXEMPT_CHARACTERS, context * MAX_CHARACTERS_PER_TOKEN))
@@ -88,10 +78,10 @@ def limit_texts(
         length = limit if truncation < 0 else min(limit, (truncation + SPARE_TOKENS) * per_token)
         side = body.get("truncation_side") or tokenizer.truncation_side
         span = slice(-length, None) if side == "left" else slice(length)
-        return LimitedTexts({**body, **_truncate_texts(body, keys, span)}, is_long)
+        return {**body, **_truncate_texts(body, keys, span)}, is_long
     for key in keys:
         _check_size(max(_character_counts(body.get(key)), default=0), limit, key, context)
-    return LimitedTexts(body, is_long)
+    return body, is_long
 
 
 def _check_size(size: int, limit: int, key: str, context: int, unit: str = "characters") -> None:

@@ -1,4 +1,8 @@
-"""Limits for the work that one job can request, checked before the work starts."""
+"""Limits for the work that a request asks for: choices, log probabilities, comparisons, grammars.
+
+``check_requested_work`` checks their products before the work starts. The engine checks grammars
+(``worker.engine.run.grammar``), and lets requests wait that need much work in each step.
+"""
 
 from collections.abc import Mapping
 from math import inf, isfinite
@@ -50,15 +54,13 @@ MAX_REPEATED_CHARACTERS = 1_000_000
 # Maximum requests of one job that the engine gets concurrently: prompts times choices.
 MAX_CONCURRENT_CHOICES = 1_024
 
-
 # Limits of grammars: the schemas, regular expressions and grammars that constrain an answer.
 # Only those that the engine compiles have these limits: ``response_format``, structured outputs,
 # and the schemas of tools that are ``strict``, required or named. Other tools are text for the
 # template. ``worker.engine.run.grammar`` tries each grammar before the engine gets it.
 
 # Maximum characters of a grammar. Compiling takes up to 300 bytes of memory for each.
-MAX_CHARACTERS = 500_000
-
+MAX_GRAMMAR_CHARACTERS = 500_000
 # Maximum seconds of CPU time to compile a grammar; and on machines with at most
 # ``SINGLE_THREAD_CPUS``, where the engine core compiles in a single thread and all others wait.
 MAX_COMPILE_S = 30.0
@@ -72,15 +74,15 @@ MAX_CHOICES_TOKEN_S = 0.05
 # The same on average of the last tokens, if tokens take ever longer.
 MAX_GROWING_TOKEN_S = 0.01
 # Bytes of memory to compile one.
-MAX_MEMORY_BYTES = 2 << 30
+MAX_COMPILE_BYTES = 2 << 30
 
 
 def check_requested_work(
     params: Mapping[str, Any],
     *,
     max_answer_bytes: float,
-    max_output_tokens: float = inf,
-    holder: str = "",
+    max_output_tokens: float,
+    holder: str,
 ) -> None:
     """Check the products of prompts, choices, tokens, log probabilities and comparisons.
 
@@ -89,10 +91,6 @@ def check_requested_work(
         max_answer_bytes: Maximum bytes of the response; infinite if the response comes in parts.
         max_output_tokens: Maximum tokens of a choice, to which ``max_tokens`` is reduced.
         holder: Prefix of a parameter in messages, with a trailing dot.
-
-    Raises:
-        AnswerTooLarge: If the log probabilities certainly or probably don't fit one response.
-        InvalidInput: If there are too many choices, or if they need too much work in one step.
     """
     choices = _count_choices(params)
     prompts = _list_prompts(params)
@@ -141,9 +139,7 @@ def comparisons_per_step(detection: Mapping[str, Any]) -> int:
     """Return the number of tokens that vLLM compares in a step of one choice, in the worst case.
 
     For each pattern size, it compares the last tokens with ``min_count - 1`` preceding patterns.
-
-    Args:
-        detection: The fields of ``repetition_detection``.
+    ``detection`` has the fields of ``repetition_detection``.
     """
     largest = _integer_or_default(detection, "max_pattern_size", 0)
     smallest = max(1, _integer_or_default(detection, "min_pattern_size", 0))
@@ -164,17 +160,16 @@ def _check_prompt_logprobs(
         message = f"{per_token:,} log probabilities for a token of the prompt of each choice"
         message = f"{message}, at most {MAX_PROMPT_LOGPROBS}: ask for them with fewer choices"
         raise InvalidInput(f"{holder}{names[0]}: {message}", param=names[0])
-    total = per_token * sum(map(_estimate_tokens, prompts))
+    tokens = sum(
+        len(prompt) // (CHARACTERS_PER_TOKEN if isinstance(prompt, str) else 1)
+        for prompt in prompts
+        if isinstance(prompt, str | list)
+    )
+    total = per_token * tokens
     is_several = choices * len(prompts) > 1
     if is_several and not params.get("stream") and total > MAX_PROMPT_LOGPROBS_PER_ANSWER:
         message = "the log probabilities do not fit one answer: send fewer prompts"
         raise AnswerTooLarge(f"{holder}{names[0]}: {message}", param=names[0])
-
-
-def _estimate_tokens(prompt: Any) -> int:
-    if isinstance(prompt, list):
-        return len(prompt)
-    return len(prompt) // CHARACTERS_PER_TOKEN if isinstance(prompt, str) else 0
 
 
 def _list_prompts(params: Mapping[str, Any]) -> list[Any]:
@@ -190,25 +185,19 @@ def _count_choices(params: Mapping[str, Any]) -> int:
 
 def logprobs_per_step(params: Mapping[str, Any]) -> int:
     """Return the number of log probabilities in one step, for all choices of one prompt."""
-    alternatives = _alternatives_per_token(params)
-    return 0 if alternatives is None else _count_choices(params) * (1 + alternatives)
+    logprobs, token_ids = params.get("logprobs"), params.get("logprob_token_ids")
+    chosen = len(token_ids) if isinstance(token_ids, list) else 0
+    if not chosen and (logprobs is None or logprobs is False):
+        return 0
+    # ``logprobs`` is a number or, in a chat, a switch, which vLLM's server also reads from 1.
+    numbers = (_integer_or_default(params, name, 0) for name in ("logprobs", "top_logprobs"))
+    return _count_choices(params) * (1 + max(chosen, *numbers))
 
 
 def needs_list_queue(body: Mapping[str, Any]) -> bool:
     """Return whether the prompts of a body together need too many log probabilities in a step."""
     prompts = len(_list_prompts(body))
     return prompts > 1 and prompts * logprobs_per_step(body) > MAX_LIST_LOGPROBS_PER_STEP
-
-
-def _alternatives_per_token(params: Mapping[str, Any]) -> int | None:
-    """Return the number of alternatives for each token; None without log probabilities."""
-    logprobs, token_ids = params.get("logprobs"), params.get("logprob_token_ids")
-    chosen = len(token_ids) if isinstance(token_ids, list) else 0
-    if not chosen and (logprobs is None or logprobs is False):
-        return None
-    # ``logprobs`` is a number or, in a chat, a switch, which vLLM's server also reads from 1.
-    numbers = (_integer_or_default(params, name, 0) for name in ("logprobs", "top_logprobs"))
-    return max(chosen, *numbers)
 
 
 def _integer_or_default(params: Mapping[str, Any], name: str, default: int) -> int:

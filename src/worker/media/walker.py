@@ -22,15 +22,15 @@ _NO_CACHE_TRANSFER = "this worker shares its cache with no other"
 # options (``OPTION_OBJECT_KEYS``). They pass options to libraries that decode media, lead to other
 # machines, or set options that the worker decides on.
 DENIED_KEYS = {
-    "mm_processor_kwargs": _OPERATOR_ONLY,
     "media_io_kwargs": _OPERATOR_ONLY,
+    "mm_processor_kwargs": _OPERATOR_ONLY,
     "use_audio_in_video": _OPERATOR_ONLY,
-    "prompt_embeds": _NO_TENSORS,
-    "image_embeds": _NO_TENSORS,
     "audio_embeds": _NO_TENSORS,
+    "image_embeds": _NO_TENSORS,
+    "prompt_embeds": _NO_TENSORS,
     "video_embeds": _NO_TENSORS,
-    "kv_transfer_params": _NO_CACHE_TRANSFER,
     "ec_transfer_params": _NO_CACHE_TRANSFER,
+    "kv_transfer_params": _NO_CACHE_TRANSFER,
 }
 OPTION_OBJECT_KEYS = ("chat_template_kwargs", "vllm_xargs", "extra_body", "extra_args")
 

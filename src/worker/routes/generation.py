@@ -23,8 +23,7 @@ from worker.errors import (
     hide_defects,
 )
 from worker.job import PromptListJob, RawJob
-from worker.limits.bodies import RAW_SHAPE
-from worker.limits.table import RequestToCheck, check_request
+from worker.limits.bodies import RAW_SHAPE, check_request
 from worker.progress import Progress
 from worker.record import Usage
 from worker.routes.answer import Answer, json_size, retry_before_first_piece
@@ -69,9 +68,7 @@ def make_answer(
         RequestError: The job exceeds a limit.
     """
     max_bytes = math.inf if job.is_streamed else RESULT_LIMIT_BYTES
-    check_request(
-        RequestToCheck(job.body_to_check, RAW_SHAPE, settings, SAMPLING_PARAMS, max_bytes)
-    )
+    check_request(job.body_to_check, RAW_SHAPE, settings, SAMPLING_PARAMS, max_bytes)
     formatter = make_formatter(job, request_id)
     usage = Usage()
 
@@ -175,7 +172,7 @@ def make_list_answer(
     Raises:
         RequestError: The parameters that all items share exceed a limit.
     """
-    check_request(RequestToCheck(job.shared.body_to_check, RAW_SHAPE, settings, SAMPLING_PARAMS))
+    check_request(job.shared.body_to_check, RAW_SHAPE, settings, SAMPLING_PARAMS)
     total = len(job.items)
     progress = Progress(done=0, total=total)
     usage = Usage()
@@ -225,7 +222,7 @@ def _item_or_limit_error(
     if item.sampling_params is shared.sampling_params:
         body = {key: value for key, value in body.items() if key in RAW_SHAPE.text_keys}
     try:
-        check_request(RequestToCheck(body, RAW_SHAPE, settings, SAMPLING_PARAMS))
+        check_request(body, RAW_SHAPE, settings, SAMPLING_PARAMS)
     except RequestError as error:
         return error
     return item

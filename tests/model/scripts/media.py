@@ -14,8 +14,9 @@ from support.engine.scripted import CHAT, failure
 from support.media import data_url, image
 from support.network import TableResolver
 
-from worker.media import MediaLimits, MediaLoader
+from worker.media.contents import MediaLimits
 from worker.media.fetcher import WebFetcher
+from worker.media.loader import MediaLoader
 from worker.offline import LLM
 
 TOKENS = {"max_tokens": 5, "temperature": 0}

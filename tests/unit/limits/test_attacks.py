@@ -21,8 +21,8 @@ from worker.dialects.openai import bodies
 from worker.dialects.table import find_route
 from worker.errors import RequestError, UnknownRoute
 from worker.job import OpenAIJob, PromptListJob, RawJob
-from worker.limits.bodies import RAW_SHAPE
-from worker.limits.table import LIMITS, RequestToCheck, check_request
+from worker.limits.bodies import RAW_SHAPE, check_request
+from worker.limits.table import LIMITS
 from worker.validation import SAMPLING_PARAMS
 
 JOBS = {
@@ -91,9 +91,7 @@ def refusal(payload: Any, engine: ScriptedEngine) -> RequestError | None:
                 bodies.prepare_body(job, route, engine, "job-1", settings())
         elif isinstance(job, RawJob | PromptListJob):
             shared = job if isinstance(job, RawJob) else job.shared
-            check_request(
-                RequestToCheck(shared.body_to_check, RAW_SHAPE, settings(), SAMPLING_PARAMS)
-            )
+            check_request(shared.body_to_check, RAW_SHAPE, settings(), SAMPLING_PARAMS)
     except RequestError as error:
         return error
     return None

@@ -13,8 +13,7 @@ from worker.dialects.openai.bodies import prepare_body
 from worker.dialects.table import find_route
 from worker.errors import InvalidInput, WorkerError
 from worker.job.openai import BatchLine
-from worker.limits.bodies import RAW_SHAPE
-from worker.limits.table import RequestToCheck, check_request
+from worker.limits.bodies import RAW_SHAPE, check_request
 from worker.limits.work import MAX_COMPARISONS, MAX_COMPARISONS_PER_STEP
 
 COMPLETIONS = "/v1/completions"
@@ -200,7 +199,7 @@ async def test_alternatives_count_wherever_a_chat_has_their_number() -> None:
 )
 async def test_products_within_their_limits_reach_the_engine(params: dict[str, Any]) -> None:
     for shape, place in ((RAW_SHAPE, "sampling_params"), (find_route_shape(COMPLETIONS), "")):
-        check_request(RequestToCheck({"prompt": "Hi", **params}, shape, settings(), place))
+        check_request({"prompt": "Hi", **params}, shape, settings(), place)
 
 
 def find_route_shape(path: str) -> Any:
@@ -222,16 +221,14 @@ def test_comparisons_are_limited_as_the_sum_over_all_sizes_times_choices() -> No
         )
         # vLLM's server also reads numbers from strings.
         for values in (detection, {name: str(number) for name, number in detection.items()}):
-            request = RequestToCheck(
-                {"n": choices, "repetition_detection": values}, RAW_SHAPE, settings()
-            )
             refused = None if is_allowed else "repetition_detection"
+            request = {"n": choices, "repetition_detection": values}
             assert refused_parameter(request) == refused, (choices, detection)
 
 
-def refused_parameter(request: RequestToCheck) -> str | None:
+def refused_parameter(request: dict[str, Any]) -> str | None:
     try:
-        check_request(request)
+        check_request(request, RAW_SHAPE, settings())
     except InvalidInput as error:
         return error.param
     return None

@@ -25,7 +25,7 @@ from support.media import (
 from support.tables.attacks.media import SESSION
 
 from worker.engine.run.requests.media import ENVIRONMENT
-from worker.media import MediaLimits
+from worker.media.contents import MediaLimits
 
 UNREADABLE = "can't be read: Input should be"
 WAVE = b"RIFF\x24\0\0\0WAVEfmt "

@@ -24,7 +24,7 @@ from support.media import (
 )
 from support.processes.background import poll_until
 
-from worker.media import MediaLimits
+from worker.media.contents import MediaLimits
 from worker.media.loader import MAX_CONCURRENT_REQUESTS
 
 REMOTE = "http://host.example/"

@@ -21,6 +21,7 @@ from worker.job.sampling import (
     BEAM_SEARCH_ONLY,
     Sampling,
 )
+from worker.limits.bodies import check_request
 from worker.limits.parameters import (
     BACKEND_ADVICE,
     FORMER_BACKEND,
@@ -30,7 +31,6 @@ from worker.limits.parameters import (
     STRUCTURED_OUTPUTS,
     remove_duplicate_items,
 )
-from worker.limits.table import RequestToCheck, check_request
 from worker.media.walker import drop_empty_denied_keys
 from worker.routes.route import Route
 from worker.settings import Settings
@@ -139,7 +139,7 @@ def prepare_body(
     known_keys = engine.body_keys(route.path) or frozenset()
     max_bytes = RESULT_LIMIT_BYTES if job.must_fit_result and not job.stream else math.inf
     _drop_ineffective_keys(body, engine, route.path, request_id, is_strict=settings.strict_requests)
-    check_request(RequestToCheck(body, route.shape, settings, max_answer_bytes=max_bytes))
+    check_request(body, route.shape, settings, max_answer_bytes=max_bytes)
     body["model"] = body.get("model") or engine.model.names[0]
     if route.prepare_conversation:
         route.prepare_conversation(body, job, settings.system_prompt)

@@ -14,7 +14,7 @@ from worker.errors import InvalidInput
 from worker.job import RawJob
 from worker.job.base import add_system_prompt
 from worker.limits.bodies import RAW_SHAPE
-from worker.media import MediaLoader
+from worker.media.loader import MediaLoader
 
 NO_TOKENIZER = (
     "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "

@@ -24,9 +24,9 @@ from worker.engine.seam.protocols import Client, RequestOutput, Tokenizer
 from worker.engine.seam.translation import SOURCE_LOCATION
 from worker.errors import EngineBusy
 from worker.limits.work import (
-    MAX_CHARACTERS,
     MAX_CHOICES_TOKEN_S,
     MAX_COMPILE_S,
+    MAX_GRAMMAR_CHARACTERS,
     MAX_TOKEN_S,
     SINGLE_THREAD_COMPILE_S,
     SINGLE_THREAD_CPUS,
@@ -118,8 +118,8 @@ class GrammarGate:
         The core gets one slow grammar at a time, unless it has cached the grammar. vLLM's own
         exception refuses a grammar.
         """
-        if (size := len(grammar.spec)) > MAX_CHARACTERS:
-            message = SIZE_MESSAGE.format(size=size, limit=MAX_CHARACTERS)
+        if (size := len(grammar.spec)) > MAX_GRAMMAR_CHARACTERS:
+            message = SIZE_MESSAGE.format(size=size, limit=MAX_GRAMMAR_CHARACTERS)
             raise _refusal(message, find_largest(grammar.spec))
         if self._tester is None:
             return

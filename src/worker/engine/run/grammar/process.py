@@ -26,8 +26,8 @@ import xgrammar as xgr
 from worker.children import run_in_fork
 from worker.engine.run.grammar.schemas import find_places
 from worker.limits.work import (
+    MAX_COMPILE_BYTES,
     MAX_GROWING_TOKEN_S,
-    MAX_MEMORY_BYTES,
     MAX_PARSE_S,
     MAX_TOKEN_S,
 )
@@ -126,7 +126,7 @@ class Trial:
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
         restart_timer(request["limit_s"])
         pages = int(Path("/proc/self/statm").read_text().split()[0])
-        limit = pages * resource.getpagesize() + MAX_MEMORY_BYTES
+        limit = pages * resource.getpagesize() + MAX_COMPILE_BYTES
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
         started_at = time.process_time()
         failure = INVALID  # vLLM itself will report the grammar's mistake

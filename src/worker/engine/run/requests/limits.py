@@ -23,9 +23,9 @@ MAX_UNCHECKED_ITEMS = 16
 def limit_texts(client: Client, body: Mapping[str, Any], shape: BodyShape) -> Mapping[str, Any]:
     """Return a body with texts within the limits, and mark the current task if they are long."""
     context, tokenizer = client.model_config.max_model_len, client.renderer.tokenizer
-    limited = texts.limit_texts(body, shape, context, tokenizer)
-    mark_if_long(long=limited.is_long)
-    return limited.body
+    limited, is_long = texts.limit_texts(body, shape, context, tokenizer)
+    mark_if_long(long=is_long)
+    return limited
 
 
 def check_bad_words(words: Any, tokenizer: Tokenizer | None, holder: str = "") -> None:

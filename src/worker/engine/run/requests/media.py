@@ -6,9 +6,10 @@ import vllm.envs
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.seam.protocols import Client
-from worker.media import MediaLimits, MediaLoader
 from worker.media.containers import DEMUXERS
+from worker.media.contents import MediaLimits
 from worker.media.fetcher import WebFetcher
+from worker.media.loader import MediaLoader
 from worker.media.walker import MediaKind
 from worker.settings import Settings
 

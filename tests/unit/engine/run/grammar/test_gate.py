@@ -22,7 +22,7 @@ from worker.engine.run.grammar.gate import (
 )
 from worker.engine.run.grammar.trial import Grammar, TrialResult
 from worker.errors import EngineBusy
-from worker.limits.work import MAX_CHARACTERS, MAX_COMPILE_S, SINGLE_THREAD_COMPILE_S
+from worker.limits.work import MAX_COMPILE_S, MAX_GRAMMAR_CHARACTERS, SINGLE_THREAD_COMPILE_S
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 PATTERN = {"type": "string", "pattern": "a+"}
@@ -201,12 +201,12 @@ async def test_a_schema_that_vllm_refuses_is_refused_with_its_place(
 @pytest.mark.parametrize("trial", [None, FakeTrial()], ids=["untried", "tried"])
 async def test_a_grammar_has_a_maximum_size_with_every_backend(trial: Any) -> None:
     client = FakeClient(trial)
-    assert await count_outputs(client, regex="a" * MAX_CHARACTERS) == 2
+    assert await count_outputs(client, regex="a" * MAX_GRAMMAR_CHARACTERS) == 2
     tried = trial and [*trial.grammars]
-    values = [f"{number:07}" for number in range(MAX_CHARACTERS // 10)]
+    values = [f"{number:07}" for number in range(MAX_GRAMMAR_CHARACTERS // 10)]
     for structured in (
-        {"regex": "a" * (MAX_CHARACTERS + 1)},
-        {"choice": ["a", "b" * MAX_CHARACTERS]},
+        {"regex": "a" * (MAX_GRAMMAR_CHARACTERS + 1)},
+        {"choice": ["a", "b" * MAX_GRAMMAR_CHARACTERS]},
         {"json": {"properties": {"a": {"enum": values}}}},
     ):
         with pytest.raises(VLLMValidationError, match="characters, at most 500,000") as caught:
