@@ -9,11 +9,10 @@ import uvicorn
 
 from llm_worker_client import account, files
 from llm_worker_client.account import NoApiKey
-from llm_worker_client.callers import LOOPBACK
 from llm_worker_client.deploy import command as deploy
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.files import USAGE_ERROR
-from llm_worker_client.proxy import UVICORN_OPTIONS, Proxy
+from llm_worker_client.proxy import LOOPBACK, UVICORN_OPTIONS, Proxy
 from llm_worker_client.receipts import command as receipts
 from llm_worker_client.terminal import print_message
 

@@ -1,19 +1,22 @@
 """The proxy: an ASGI app that serves all routes of a deployed endpoint on this machine."""
 
 import asyncio
+import base64
+import binascii
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 import anyio
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as StarletteRequest
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from llm_worker_client import callers
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.mapping import (
     Refusal,
@@ -27,6 +30,7 @@ from llm_worker_client.mapping.forms import MAX_FILE_BYTES, aparse_form
 from llm_worker_client.steps import PlatformUnreachable
 from llm_worker_client.wire import LargeReplies
 from llm_worker_console import make_page
+from llm_worker_console.web_pages import PageRefusal, find_page_refusal
 
 # Maximum bytes of a body. A form may be larger if a volume is configured for its file.
 MAX_BODY_BYTES = 64_000_000
@@ -41,6 +45,14 @@ WINDOW_BYTES = 300_000
 SEND_BYTES = 65_536
 # Seconds between two checks whether a client does something; the second one closes the connection.
 IDLE_CHECK_S = 20.0
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_REMEDY = (
+    f"To serve other names and pages, set PROXY_API_KEY and another --host than {LOOPBACK[0]}."
+)
+_PAGE_REFUSALS = {
+    PageRefusal.FOREIGN_HOST: f"The Host header does not name this machine. {_REMEDY}",
+    PageRefusal.FOREIGN_PAGE: f"Web pages may not call this proxy. {_REMEDY}",
+}
 
 
 class Proxy:
@@ -79,13 +91,13 @@ class Proxy:
         body = ReceivedBody(incoming.stream(), self._bodies)
         try:
             if not self._serves_network:
-                callers.refuse_web_pages(incoming.headers)
+                refuse_web_pages(incoming.headers)
             # The console's page needs no key, but the requests that it sends do.
             if (incoming.method, request_head.target) == ("GET", "/"):
                 await self._console(scope, receive, send)
                 return
             if self._caller_key is not None:
-                callers.check_key(incoming.headers, self._caller_key)
+                check_key(incoming.headers, self._caller_key)
             request = await self._read_body(request_head, body)
             with request.form or nullcontext():
                 async with anyio.create_task_group() as group:
@@ -282,3 +294,41 @@ UVICORN_OPTIONS: dict[str, Any] = {
     "server_header": False,
     "ws": "none",
 }
+
+
+def check_key(headers: Headers, key: str) -> None:
+    """Check that a request has the proxy's key.
+
+    Raises:
+        Refusal: If the key is missing or wrong.
+    """
+    if not any(secrets.compare_digest(each, key.encode()) for each in _keys_in_headers(headers)):
+        raise Refusal(401, "The API key of this proxy is missing or wrong.")
+
+
+def refuse_web_pages(headers: Headers) -> None:
+    """Refuse a request that a web page of another site may have sent.
+
+    Raises:
+        Refusal: If such a page may have sent it.
+    """
+    if refusal := find_page_refusal(headers):
+        raise Refusal(403, _PAGE_REFUSALS[refusal])
+
+
+def _keys_in_headers(headers: Headers) -> list[bytes]:
+    """Return the keys in a request: Bearer token, x-api-key header, and user name of Basic."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    keys = [headers.get("x-api-key", "").encode("latin-1")]
+    if scheme.lower() == "bearer":
+        keys.append(token.encode("latin-1"))
+    elif scheme.lower() == "basic":
+        keys.append(_basic_user(token))
+    return keys
+
+
+def _basic_user(token: str) -> bytes:
+    try:
+        return base64.b64decode(token, validate=True).partition(b":")[0]
+    except (binascii.Error, ValueError):
+        return b""
