@@ -13,7 +13,8 @@ import httpx2
 
 from llm_worker_client.exchange import Exchange
 from llm_worker_client.jobs import ENDED_STATUSES, cancel_job
-from llm_worker_client.mapping import Refusal, Request
+from llm_worker_client.mapping.requests import Request
+from llm_worker_client.mapping.responses import Refusal
 from llm_worker_client.steps import (
     FileNotStored,
     Pause,

@@ -8,19 +8,18 @@ from tempfile import SpooledTemporaryFile
 from typing import Any
 
 from llm_worker_client.jobs import COMPLETED, Job, JobRun, parse_report, read_outputs
-from llm_worker_client.mapping import (
+from llm_worker_client.mapping import responses
+from llm_worker_client.mapping.forms import MAX_FILE_BYTES, Form
+from llm_worker_client.mapping.requests import (
+    CONTENT_PART_BYTES,
     ForwardedRequest,
     JobRequest,
     OutputKind,
-    Refusal,
     Request,
     convert_request,
     find_dialect,
-    refusal_from_report,
-    responses,
 )
-from llm_worker_client.mapping.forms import MAX_FILE_BYTES, Form
-from llm_worker_client.mapping.requests import CONTENT_PART_BYTES
+from llm_worker_client.mapping.responses import Refusal, refusal_from_report
 from llm_worker_client.steps import (
     FileNotStored,
     PlatformReply,

@@ -6,9 +6,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from llm_worker_client.mapping import Refusal
-from llm_worker_client.mapping.errors import GATEWAY_GAVE_UP
 from llm_worker_client.mapping.requests import MAX_JOB_BYTES, MIN_WAIT_MS
+from llm_worker_client.mapping.responses import GATEWAY_GAVE_UP, Refusal
 from llm_worker_client.steps import (
     Pause,
     PlatformReply,

@@ -18,15 +18,10 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from llm_worker_client.endpoint import AsyncEndpoint
-from llm_worker_client.mapping import (
-    Refusal,
-    Request,
-    find_dialect,
-    is_upload,
-    responses,
-    takes_body,
-)
+from llm_worker_client.mapping import responses
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES, aparse_form
+from llm_worker_client.mapping.requests import Request, find_dialect, is_upload, takes_body
+from llm_worker_client.mapping.responses import Refusal
 from llm_worker_client.steps import PlatformUnreachable
 from llm_worker_client.wire import LargeReplies
 from llm_worker_console import make_page

@@ -13,15 +13,9 @@ from typing import TYPE_CHECKING, Any
 import httpx2
 
 from llm_worker_client.endpoint import Answer, AsyncAnswer, AsyncEndpoint, Endpoint
-from llm_worker_client.mapping import (
-    Dialect,
-    Refusal,
-    Request,
-    find_dialect,
-    forms,
-    is_upload,
-    responses,
-)
+from llm_worker_client.mapping import forms, responses
+from llm_worker_client.mapping.requests import Request, find_dialect, is_upload
+from llm_worker_client.mapping.responses import Dialect, Refusal
 from llm_worker_client.steps import PlatformUnreachable, ReadTimedOut
 
 if TYPE_CHECKING:

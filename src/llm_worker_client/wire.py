@@ -10,7 +10,7 @@ from contextlib import ExitStack, aclosing
 import httpx2
 
 from llm_worker_client import account
-from llm_worker_client.mapping import Refusal
+from llm_worker_client.mapping.responses import Refusal
 from llm_worker_client.steps import PlatformReply, PlatformRequest, PlatformUnreachable
 
 # Seconds of the window in which the platform counts requests.

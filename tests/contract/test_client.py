@@ -25,8 +25,8 @@ from llm_worker_client.deploy.plan import NO_BATCH_KEY
 from llm_worker_client.deploy.settings import LISTING
 from llm_worker_client.llm import outputs, sampling
 from llm_worker_client.llm.prompts import create_items
-from llm_worker_client.mapping.errors import Dialect
 from llm_worker_client.mapping.requests import OutputKind, _find_rule
+from llm_worker_client.mapping.responses import Dialect
 from worker.dialects import llm_engine
 from worker.dialects.openai import files
 from worker.dialects.table import ROUTES

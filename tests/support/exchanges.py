@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from llm_worker_client.exchange import Exchange
-from llm_worker_client.mapping import Request
+from llm_worker_client.mapping.requests import Request
 from llm_worker_client.steps import (
     FileNotStored,
     Pause,

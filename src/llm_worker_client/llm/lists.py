@@ -16,7 +16,7 @@ from llm_worker_client.jobs import COMPLETED, Job, JobRun
 from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, create_output
 from llm_worker_client.llm.parts import ListPart, split_items
 from llm_worker_client.llm.prompts import Item
-from llm_worker_client.mapping import Refusal, refusal_from_report
+from llm_worker_client.mapping.responses import Refusal, refusal_from_report
 from llm_worker_client.steps import PlatformUnreachable, Steps
 
 # Minimum seconds before each retry of a part that failed.

@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import Field, File, MultipartParser, parse_options_header
 
-from llm_worker_client.mapping.errors import Refusal
+from llm_worker_client.mapping.responses import Refusal
 
 MEDIA_TYPE = "multipart/form-data"
 # Maximum bytes of a file in a job, which contains it as base64. Larger files are stored on disk.

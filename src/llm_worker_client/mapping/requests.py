@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 from llm_worker_client.mapping import forms
-from llm_worker_client.mapping.errors import Dialect, Refusal
+from llm_worker_client.mapping.responses import Dialect, Refusal
 
 # Maximum bytes of a job: the limit of /runsync, which is higher than the limit of /run.
 MAX_JOB_BYTES = 20_000_000

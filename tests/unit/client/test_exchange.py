@@ -16,7 +16,7 @@ from support.exchanges import (
 )
 
 from llm_worker_client.exchange import Exchange
-from llm_worker_client.mapping import Dialect, Refusal
+from llm_worker_client.mapping.responses import Dialect, Refusal
 from llm_worker_client.steps import (
     Pause,
     PlatformReply,

@@ -13,9 +13,10 @@ import pytest
 from support.exchanges import LOST, error_body, exchange, run_exchange, status_reply, stream_reply
 
 from llm_worker_client.exchange import Exchange
-from llm_worker_client.mapping import Refusal, Request, responses
+from llm_worker_client.mapping import responses
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES
-from llm_worker_client.mapping.requests import CONTENT_PART_BYTES
+from llm_worker_client.mapping.requests import CONTENT_PART_BYTES, Request
+from llm_worker_client.mapping.responses import Refusal
 from llm_worker_client.steps import (
     FileNotStored,
     Pause,

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from support.volume.disks import mount_disk
 
-from llm_worker_client.mapping import Refusal, Request, convert_request, forms
+from llm_worker_client.mapping import forms
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES, Form
-from llm_worker_client.mapping.requests import JobRequest
+from llm_worker_client.mapping.requests import JobRequest, Request, convert_request
+from llm_worker_client.mapping.responses import Refusal
 
 FORM = "multipart/form-data; boundary=b"
 ENCODED = b"Type: text/plain\r\nContent-Transfer-Encoding: base64"

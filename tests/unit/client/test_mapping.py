@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from llm_worker_client.mapping import (
-    Dialect,
+from llm_worker_client.mapping.requests import (
     ForwardedRequest,
+    JobRequest,
     OutputKind,
-    Refusal,
     Request,
     convert_request,
     find_dialect,
 )
-from llm_worker_client.mapping.requests import JobRequest
+from llm_worker_client.mapping.responses import Dialect, Refusal
 
 CHAT = {"messages": [{"role": "user", "content": "Hi"}]}
 STREAMED = {**CHAT, "stream": True}

@@ -13,8 +13,8 @@ from support.scripted_endpoint import OutputsFunction, run_proxy
 
 from emulator import Emulator
 from llm_worker_client import proxy
-from llm_worker_client.mapping import Refusal
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES
+from llm_worker_client.mapping.responses import Refusal
 
 KEY = "sk-mine"
 COMPLETIONS = "POST /v1/completions"
