@@ -23,9 +23,7 @@ sys.path.insert(0, str(bench.ROOT / "tests"))
 from support.network import CuttingProxy, cutting_proxy
 from support.processes.s3_server import VOLUME_ID, S3Server, s3_server
 
-from llm_worker_client.volume.local_file import DEFAULT_PART_SIZE
-from llm_worker_client.volume.transfers import Volume
-from llm_worker_client.volume.upload import CONCURRENT_PARTS
+from llm_worker_client.volume.transfers import CONCURRENT_PARTS, DEFAULT_PART_SIZE, Volume
 
 MB = 1_000_000
 

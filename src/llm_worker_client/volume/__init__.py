@@ -1,20 +1,16 @@
 """Transfers files of any size to and from the network volume through the platform's S3 API.
 
-Importing this package does not import boto3, which is an optional dependency.
+``Volume`` (in ``transfers``) uploads a file in concurrent parts and downloads it in one stream. A
+file appears only when it is complete, and another process can continue an interrupted transfer.
+``s3`` has the clients of boto3, their retries, and what their errors mean to a user. All errors are
+``VolumeError``, whose messages contain no secrets.
+
+Importing this package does not import boto3, which is an optional dependency: ``open_volume`` does,
+and so does the first access to ``Volume``.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-
-from llm_worker_client.volume.errors import (
-    FileChanged,
-    FileCorrupted,
-    NoSpace,
-    NoSuchFile,
-    TransferStopped,
-    VolumeError,
-    VolumeNotConfigured,
-)
 
 if TYPE_CHECKING:
     from llm_worker_client.volume.transfers import Volume
@@ -30,6 +26,34 @@ __all__ = [
     "VolumeNotConfigured",
     "open_volume",
 ]
+
+
+class VolumeError(Exception):
+    """An error of the volume, of its S3 API, or of a local file."""
+
+
+class VolumeNotConfigured(VolumeError):
+    """The id of the volume, its data center, its keys or boto3 are missing or invalid."""
+
+
+class NoSpace(VolumeError):
+    """The volume or the local disk is full."""
+
+
+class NoSuchFile(VolumeError):
+    """The volume has no file with this key."""
+
+
+class FileChanged(VolumeError):
+    """A file has changed since its transfer began."""
+
+
+class FileCorrupted(VolumeError):
+    """The received bytes differ from the sent bytes."""
+
+
+class TransferStopped(VolumeError):
+    """The caller has stopped a transfer."""
 
 
 def open_volume(

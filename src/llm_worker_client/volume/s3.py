@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.utils import signal_not_transferring, signal_transferring
 
-from llm_worker_client.volume.errors import (
+from llm_worker_client.volume import (
     FileChanged,
     NoSpace,
     NoSuchFile,
@@ -124,7 +124,6 @@ class S3Api:
             STOP_EVENT.reset(token)
 
     def find_file(self, key: str) -> VolumeFile | None:
-        """Return the metadata of a file; None if there is no such file."""
         try:
             head = self.patient_client.head_object(Bucket=self.volume, Key=key)
         except ClientError as error:
@@ -147,7 +146,7 @@ class S3Api:
         )
 
     def request_block(self, file: VolumeFile, offset: int, size: int) -> Any:
-        """Request a block of a file, whose ETag may have changed."""
+        """Request a block of a file whose ETag may have changed."""
         span = f"bytes={offset}-{offset + size - 1}"
         return self.patient_client.get_object(Bucket=self.volume, Key=file.key, Range=span)
 
@@ -212,25 +211,25 @@ class S3Api:
         if response is None:
             is_transient = isinstance(caught_exception, _TRANSIENT_ERRORS)
         else:
-            is_transient = _is_transient_error(response[1])
+            code, status = error_code(response[1]), http_status(response[1])
+            is_transient = status == 429 or status >= 500 or code in _TRANSIENT_CODES
+            is_transient = is_transient and not _is_full_volume_error(code, status)
         if attempts > len(pauses) or not is_transient:
             return None
         return None if STOP_EVENT.get().wait(pauses[attempts - 1]) else 0.0
 
     def _to_volume_error(self, error: BotoCoreError | ClientError) -> VolumeError:
-        if isinstance(error, ClientError):
-            return self._translate_client_error(error)
         if isinstance(error, exceptions.EndpointConnectionError):
             return VolumeError(
                 f"{self.url} can't be reached: is the data center right, has it the S3 API, and is "
                 "this machine online?"
             )
-        # botocore wraps exceptions that are raised while it reads a body.
-        if isinstance(stopped := error.kwargs.get("error"), TransferStopped):
-            return stopped
-        return VolumeError(f"The connection to {self.url} has failed: {type(error).__name__}.")
+        if isinstance(error, BotoCoreError):
+            # botocore wraps exceptions that are raised while it reads a body.
+            if isinstance(stopped := error.kwargs.get("error"), TransferStopped):
+                return stopped
+            return VolumeError(f"The connection to {self.url} has failed: {type(error).__name__}.")
 
-    def _translate_client_error(self, error: ClientError) -> VolumeError:
         code, status = error_code(error.response), http_status(error.response)
         # A response to HEAD has no error code.
         if error.operation_name == "HeadBucket" and status == 404:
@@ -242,14 +241,21 @@ class S3Api:
             return error_class(message)
         if status in (401, 403):
             message = f"The keys are refused for the volume {self.volume} ({_KEY_VARIABLES})."
-            return VolumeError(message)
-        # The server's message may quote parts of the request.
-        operation = error.operation_name
-        return VolumeError(f"The volume's S3 API answers {status} {code} to {operation}.")
+        else:
+            # The server's message may quote parts of the request.
+            operation = error.operation_name
+            message = f"The volume's S3 API answers {status} {code} to {operation}."
+        return VolumeError(message)
+
+
+def wait_before_retry(tries: int, error: Exception) -> None:
+    """Wait before the next of several tries; raise the error of the last one."""
+    if tries == len(RETRY_PAUSES_S):
+        raise error
+    STOP_EVENT.get().wait(RETRY_PAUSES_S[tries])
 
 
 def error_code(response: Any) -> str:
-    """Return the error code of a response, or an empty string."""
     return str(response.get("Error", {}).get("Code", ""))
 
 
@@ -259,10 +265,3 @@ def http_status(response: Any) -> int:
 
 def _is_full_volume_error(code: str, status: int) -> bool:
     return code in _NO_SPACE_CODES or status == 507
-
-
-def _is_transient_error(response: Any) -> bool:
-    """Return whether a response is an error that may not recur on a retry."""
-    code, status = error_code(response), http_status(response)
-    is_temporary = status == 429 or status >= 500 or code in _TRANSIENT_CODES
-    return is_temporary and not _is_full_volume_error(code, status)

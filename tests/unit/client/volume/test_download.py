@@ -16,9 +16,8 @@ from unit.client.volume.conftest import random_file
 
 from llm_worker_client.volume import FileChanged, FileCorrupted, Volume, VolumeError
 from llm_worker_client.volume import s3 as s3_module
-from llm_worker_client.volume.download import download, read_block
-from llm_worker_client.volume.progress import Progress
 from llm_worker_client.volume.s3 import S3Api, VolumeFile
+from llm_worker_client.volume.transfers import Progress, download, read_block
 
 CONTENT = b"0123456789"
 ETAG = hashlib.md5(CONTENT, usedforsecurity=False).hexdigest()

@@ -17,7 +17,7 @@ from unit.client.conftest import PART, Mount
 from unit.client.volume.conftest import random_file
 
 from llm_worker_client.volume import NoSpace, NoSuchFile, Volume, VolumeError, VolumeNotConfigured
-from llm_worker_client.volume.local_file import LocalFileState
+from llm_worker_client.volume.transfers import LocalFileState
 
 CUTS = 10
 SIZE = 30 * PART + 777
