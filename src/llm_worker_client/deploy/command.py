@@ -16,8 +16,13 @@ from typing import Any, get_args
 
 from llm_worker_client import account
 from llm_worker_client.deploy.api import API_URL, Api
-from llm_worker_client.deploy.apply import RESPONSE_WAIT_S, EndpointDeployer
-from llm_worker_client.deploy.changes import DeployStep, check_volumes, plan_deploy_step
+from llm_worker_client.deploy.apply import (
+    RESPONSE_WAIT_S,
+    DeployStep,
+    EndpointDeployer,
+    check_volumes,
+    plan_deploy_step,
+)
 from llm_worker_client.deploy.errors import DeployError, PlanError
 from llm_worker_client.deploy.plan import EndpointPlan, read_plan_file, validate_plan
 from llm_worker_client.deploy.settings import SecretMasker
@@ -120,8 +125,13 @@ class DeployCommand(AccountCommand):
     def run_delete(self) -> None:
         with self.open_api() as api:
             endpoint = self._get_endpoint(api)
-            if not self.options.yes and not self._confirm_deletion(endpoint):
-                raise DeployError("not deleted")
+            if not self.options.yes:
+                if not sys.stdin.isatty():
+                    raise PlanError(["--yes: it is required without a terminal"])
+                identity = f"{endpoint['name']} ({endpoint['id']})"
+                self.report(f"Delete {identity}, with all its jobs? [y/N]")
+                if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+                    raise DeployError("not deleted")
             api.delete_endpoint(endpoint["id"])
             self.print_masked(f"deleted: {endpoint['id']}")
 
@@ -150,12 +160,6 @@ class DeployCommand(AccountCommand):
         endpoint = api.endpoint_by_name_or_id(self.options.name)
         self.secrets.add_from_env(endpoint.get("env") or {})
         return endpoint
-
-    def _confirm_deletion(self, endpoint: dict[str, Any]) -> bool:
-        if not sys.stdin.isatty():
-            raise PlanError(["--yes: it is required without a terminal"])
-        self.report(f"Delete {endpoint['name']} ({endpoint['id']}), with all its jobs? [y/N]")
-        return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
 
 Flags = dict[str, dict[str, Any]]

@@ -45,6 +45,11 @@ NO_BATCH_KEY = (
     "continue only while a worker is up, or when somebody asks for them: set "
     "BATCH_API_KEY={{ RUNPOD_SECRET_<its name> }}"
 )
+SEVERAL_VOLUMES = (
+    "volumes: each worker has one of them, and they don't synchronise: weights are downloaded to "
+    "each, and a file, batch, fine-tune or adapter is on one only; name one volume if callers use "
+    "these"
+)
 _FLASHBOOT_MODES = {"off": "OFF", "on": "FLASHBOOT", "priority": "PRIORITY_FLASHBOOT"}
 
 
@@ -112,17 +117,29 @@ class EndpointPlan(BaseModel):
 
     def to_request_body(self) -> dict[str, Any]:
         """Return the body of the request that would create the endpoint."""
+        env = {**_INIT_TIMEOUT_ENV, **self.settings}
+        if self.timeout_s != 600:
+            # A batch must know the time limit of its job.
+            env.setdefault(_TIMEOUT_SETTING, str(self.timeout_s))
+        variant = _CUDA_TAG.search(self.image)
+        image_cuda = f"{variant[1]}.{variant[2]}" if variant else LISTING.cuda
         body: dict[str, Any] = {
             "name": self.name,
             "type": "QUEUE",
             "image": self.image,
-            "env": self._env(),
-            "gpu": self._gpu_fields(),
+            "env": env,
+            "gpu": {
+                "pools": self.gpu_pools,
+                "count": self.gpu_count,
+                "minCudaVersion": self.min_cuda or image_cuda,
+            },
             "disk": self.disk_gb,
             "workers": {"min": self.workers_min, "max": self.workers_max},
             "timeout": self.timeout_s * 1000,
             "flashboot": _FLASHBOOT_MODES[self.flashboot],
         }
+        if self.exclude_gpus:
+            body["gpu"]["excludedTypes"] = self.exclude_gpus
         if self.request_count is not None:
             # The platform refuses an idle timeout together with this scaling type.
             body["scaling"] = {"type": "REQUEST_COUNT", "requestCount": self.request_count}
@@ -137,21 +154,6 @@ class EndpointPlan(BaseModel):
             "args": self.args,
         }
         return body | {key: value for key, value in optional.items() if value is not None}
-
-    def _env(self) -> dict[str, str]:
-        env = {**_INIT_TIMEOUT_ENV, **self.settings}
-        if self.timeout_s != 600:
-            # A batch must know the time limit of its job.
-            env.setdefault(_TIMEOUT_SETTING, str(self.timeout_s))
-        return env
-
-    def _gpu_fields(self) -> dict[str, Any]:
-        gpu: dict[str, Any] = {"pools": self.gpu_pools, "count": self.gpu_count}
-        if self.exclude_gpus:
-            gpu["excludedTypes"] = self.exclude_gpus
-        variant = _CUDA_TAG.search(self.image)
-        image_cuda = f"{variant[1]}.{variant[2]}" if variant else LISTING.cuda
-        return gpu | {"minCudaVersion": self.min_cuda or image_cuda}
 
 
 def validate_plan(
@@ -181,7 +183,7 @@ def validate_plan(
     if pools is None:
         gb = None if weights is None else weights * KV_CACHE_FACTOR / plan.gpu_count
         pools = [] if gb is None else smallest_gpu_pools(gb)
-    mistakes = [*_find_contradictions(plan, pools), *_find_secret_mistakes(plan)]
+    mistakes = [*_find_mistakes(plan, pools)]
     problems = {
         name: LISTING.name_error(name) or LISTING.value_error(name, value)
         for name, value in sorted(plan.settings.items())
@@ -193,12 +195,23 @@ def validate_plan(
     unknown = [key for key in problems if not problems[key] and key not in LISTING.known_variables]
     remarks = [problem for problem in problems.values() if problem]
     remarks += [f"{name} is not a setting of the worker, and is passed on" for name in unknown]
-    remarks += [_describe_unknown_pool(name) for name in pools if name not in POOLS]
+    for name in pools:
+        if name not in POOLS:
+            similar = find_similar_name(name.upper(), POOLS)
+            hint = f"did you mean {similar}?" if similar else f"it knows {' '.join(POOLS)}"
+            remarks += [
+                f"gpu_pools: this client does not know {name}, which is sent as it is: the "
+                f"platform refuses pools that don't exist ({hint})"
+            ]
     if plan.gpu_pools is None:
         remarks += [f"gpu_pools: {' '.join(pools)}, by the size in the model's name"]
     if weights and weights > plan.disk_gb - _SPARE_DISK_GB and not plan.volumes:
         remarks += [f"disk_gb: the model's weights may need {weights:.0f} GB, or a volume"]
-    remarks += _find_volume_remarks(plan)
+    has_files = plan.volumes or plan.settings.get("FILES_PATH", "").strip()
+    if has_files and not plan.settings.get("BATCH_API_KEY", "").strip():
+        remarks += [NO_BATCH_KEY]
+    if len({*(plan.volumes or [])}) > 1:
+        remarks += [SEVERAL_VOLUMES]
     if not model:
         remarks += ["settings: MODEL_NAME is not set, so the image must have a model in it"]
     return plan.model_copy(update={"gpu_pools": pools}), remarks
@@ -253,7 +266,7 @@ def _describe_field_error(error: Any) -> str:
     return f"{field}: {error['msg']}{advice}"
 
 
-def _find_contradictions(plan: EndpointPlan, pools: list[str]) -> Iterator[str]:
+def _find_mistakes(plan: EndpointPlan, pools: list[str]) -> Iterator[str]:
     if plan.workers_min > plan.workers_max:
         yield "workers_min: more than workers_max"
     if plan.request_count is not None:
@@ -266,6 +279,14 @@ def _find_contradictions(plan: EndpointPlan, pools: list[str]) -> Iterator[str]:
             yield f"gpu_pools: {name} is written {name.upper()}"
         elif owners := _pools_with_gpu(name):
             yield f"gpu_pools: {name} is a GPU: name its pool, {' or '.join(owners)}"
+    for name, value in sorted(plan.settings.items()):
+        if contains_secret(name, value):
+            yield (
+                f"settings.{name}: a secret does not belong in a plan: save it as a secret in "
+                f"the console, and set {name}={{{{ RUNPOD_SECRET_<its name> }}}}"
+            )
+    if contains_secret("args", plan.args or ""):
+        yield "args: a secret does not belong in a plan: pass it as a setting"
 
 
 def _pools_with_gpu(name: str) -> list[str]:
@@ -276,36 +297,3 @@ def _pools_with_gpu(name: str) -> list[str]:
         if wanted and any(gpu.startswith(wanted) for gpu in names):
             found.append(pool_id)
     return found
-
-
-def _describe_unknown_pool(name: str) -> str:
-    similar = find_similar_name(name.upper(), POOLS)
-    hint = f"did you mean {similar}?" if similar else f"it knows {' '.join(POOLS)}"
-    return (
-        f"gpu_pools: this client does not know {name}, which is sent as it is: the platform "
-        f"refuses pools that don't exist ({hint})"
-    )
-
-
-def _find_volume_remarks(plan: EndpointPlan) -> Iterator[str]:
-    volumes, settings = {*(plan.volumes or [])}, plan.settings
-    has_files = volumes or settings.get("FILES_PATH", "").strip()
-    if has_files and not settings.get("BATCH_API_KEY", "").strip():
-        yield NO_BATCH_KEY
-    if len(volumes) > 1:
-        yield (
-            "volumes: each worker has one of them, and they don't synchronise: weights are "
-            "downloaded to each, and a file, batch, fine-tune or adapter is on one only; name one "
-            "volume if callers use these"
-        )
-
-
-def _find_secret_mistakes(plan: EndpointPlan) -> Iterator[str]:
-    for name, value in sorted(plan.settings.items()):
-        if contains_secret(name, value):
-            yield (
-                f"settings.{name}: a secret does not belong in a plan: save it as a secret in "
-                f"the console, and set {name}={{{{ RUNPOD_SECRET_<its name> }}}}"
-            )
-    if contains_secret("args", plan.args or ""):
-        yield "args: a secret does not belong in a plan: pass it as a setting"

@@ -1,34 +1,53 @@
-"""LLM Engine's class ``Model``, for an endpoint's models and an account's endpoints."""
+"""LLM Engine's class ``Model``, for an endpoint's models and an account's endpoints.
 
+Its arguments become the worker's settings and fields of the platform's request. Nothing here waits
+for a worker.
+"""
+
+import re
+import warnings
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from copy import deepcopy
+from logging import getLogger
 from typing import Any
 from urllib.parse import quote
 
 from llm_worker_client import account
-from llm_worker_client.deploy.api import API_URL, Api
+from llm_worker_client.deploy.api import API_URL, Api, Json
+from llm_worker_client.deploy.apply import (
+    EndpointDeployer,
+    endpoint_to_request_body,
+    plan_deploy_step,
+)
 from llm_worker_client.deploy.errors import (
     ApiError,
     DeployError,
+    DuplicateName,
     EndpointUnhealthy,
     NoEndpoint,
     NoResponse,
+    PlanError,
 )
-from llm_worker_client.deploy.models import ModelEndpoints
+from llm_worker_client.deploy.plan import (
+    KV_CACHE_FACTOR,
+    estimate_weights_gb,
+    smallest_gpu_pools,
+    validate_plan,
+)
+from llm_worker_client.deploy.settings import LISTING
 from llm_worker_client.llm_engine import connection
 from llm_worker_client.llm_engine.data_types import (
-    LLMInferenceFramework,
-    LLMSource,
-    ModelEndpointType,
-    PostInferenceHooks,
-    Quantization,
-)
-from llm_worker_client.llm_engine.endpoint_types import (
     CreateLLMEndpointResponse,
     DeleteLLMEndpointResponse,
     DownloadModelResponse,
     GetLLMEndpointResponse,
     ListLLMEndpointsResponse,
+    LLMInferenceFramework,
+    LLMSource,
+    ModelEndpointType,
+    PostInferenceHooks,
+    Quantization,
     UpdateLLMEndpointResponse,
 )
 from llm_worker_client.llm_engine.errors import (
@@ -37,9 +56,61 @@ from llm_worker_client.llm_engine.errors import (
     ServerError,
     error_for_status,
 )
+from llm_worker_client.terminal import make_printable
 
 MODELS_PATH = "/v1/llm/model-endpoints"
 Hooks = list[PostInferenceHooks]
+log = getLogger(__name__)
+
+# The platform's GPU pool for each of LLM Engine's GPU types.
+GPU_TYPES = {
+    "nvidia-tesla-t4": "AMPERE_16",
+    "nvidia-ampere-a10": "AMPERE_24",
+    "nvidia-ampere-a100": "AMPERE_80",
+    "nvidia-ampere-a100e": "AMPERE_80",
+    "nvidia-hopper-h100": "ADA_80_PRO",
+}
+
+# Quantization methods that vLLM still supports. It no longer supports LLM Engine's bitsandbytes.
+QUANTIZATIONS = ("awq", "fp8")
+# The message recommends fp8, to which vLLM can quantize any weights while it loads them.
+_NO_BITSANDBYTES = "vLLM has not supported bitsandbytes since 0.28; fp8 works with any weights"
+# Environment variable of the endpoints that `create` created; `delete` deletes no others.
+NAME_VARIABLE = "LLM_ENGINE_MODEL"
+
+ARGUMENT_MINIMUMS = dict.fromkeys(("num_shards", "gpus", "per_worker", "max_model_len"), 1)
+ARGUMENT_MINIMUMS |= {"min_workers": 0, "max_workers": 0}
+
+# The worker's settings that take the value of one of LLM Engine's arguments, by argument.
+SETTING_BY_ARGUMENT = {
+    "num_shards": "TENSOR_PARALLEL_SIZE",
+    "quantize": "QUANTIZATION",
+    "max_model_len": "MAX_MODEL_LEN",
+}
+
+# The worker's image tag for LLM Engine's tag `latest`.
+DEFAULT_TAG = "stable"
+
+_STORAGE_SIZE = re.compile(r"(\d+)\s*(Gi|G|GB|Ti|T|TB)", re.IGNORECASE)
+
+# Unsupported arguments: the reason, and the values that are accepted because they have no effect.
+UNSUPPORTED_ARGUMENTS: dict[str, tuple[str, tuple[Any, ...]]] = {
+    "nodes_per_worker": ("a worker is one machine: use more GPUs (num_shards)", (None, 1)),
+    "post_inference_hooks": (
+        "workers don't call webhooks: a job can name one for the platform",
+        (None, []),
+    ),
+    "source": ("weights come from the Hugging Face hub", (None, "hugging_face")),
+    "endpoint_type": ("each request selects whether it is streamed", (None, "streaming")),
+    "request_headers": ("jobs have no headers", (None, {})),
+}
+# Arguments that only cause a warning.
+IGNORED_ARGUMENTS = {
+    "default_callback_url": "callbacks are per job here: send each job its own webhook",
+    "cpus": "the platform gives each GPU its CPUs",
+    "memory": "the platform gives each GPU its memory",
+    "labels": "endpoints have no labels here",
+}
 
 
 class Model:
@@ -83,11 +154,25 @@ class Model:
             BadRequestError: If an argument is unsupported, no image is configured, or the endpoint
                 exists.
         """
-        arguments = _without_cls(locals())
-        if connection.CONNECTION.image is None:
+        arguments = {name: value for name, value in locals().items() if name != "cls"}
+        if (image := connection.CONNECTION.image) is None:
             raise BadRequestError("image: call configure(image=…) with the worker's image")
-        with _open_model_endpoints() as endpoints:
-            endpoint_id = endpoints.create(**arguments)
+        with _open_api() as api:
+            values = {"max_workers": 1, "per_worker": 2} | _validate_arguments(arguments)
+            tag = values.pop("inference_framework_image_tag", "latest")
+            if values.get("inference_framework", "vllm") != "vllm":
+                message = f"inference_framework: this worker uses vLLM; the image is {DEFAULT_TAG}"
+                warnings.warn(message, stacklevel=2)
+                tag = DEFAULT_TAG
+            pool = GPU_TYPES.get(values.get("gpu_type"))
+            pools = [pool] if pool else _choose_gpu_pools(values)
+            fields = {"name": name, "image": _image_with_tag(image, tag), "gpu_pools": pools}
+            request = validate_plan(fields)[0].to_request_body()
+            request["env"][NAME_VARIABLE] = name
+            _set_request_fields(request, values)
+            if api.find_endpoint_by_name(name) is not None:
+                raise DuplicateName(f"there is an endpoint named {name}")
+            endpoint_id = _deploy(api, request, None)
         return CreateLLMEndpointResponse(endpoint_creation_task_id=endpoint_id)
 
     @classmethod
@@ -117,9 +202,15 @@ class Model:
         request_headers: dict[str, str] | None = None,
     ) -> UpdateLLMEndpointResponse:
         """Change the passed options of an endpoint on the platform and return its id."""
-        arguments = _without_cls(locals())
-        with _open_model_endpoints() as endpoints:
-            endpoint_id = endpoints.update(**arguments)
+        arguments = {name: value for name, value in locals().items() if name != "cls"}
+        with _open_api() as api:
+            values = _validate_arguments(arguments)
+            existing = api.endpoint_by_name_or_id(name)
+            request = {"type": "QUEUE", **deepcopy(endpoint_to_request_body(existing))}
+            _set_request_fields(request, values)
+            changed_keys = {"name", "type", "image", "env", "gpu", "disk", "workers", "scaling"}
+            changed = {key: request[key] for key in changed_keys & request.keys()}
+            endpoint_id = _deploy(api, changed, existing)
         return UpdateLLMEndpointResponse(endpoint_creation_task_id=endpoint_id)
 
     @classmethod
@@ -142,9 +233,14 @@ class Model:
     ) -> DeleteLLMEndpointResponse:
         """Delete the endpoint that ``create`` gave this name, or else the adapter of this name."""
         connection.refuse_request_headers(request_headers)
-        if _delete_created_endpoint(model_endpoint_name):
-            return DeleteLLMEndpointResponse(deleted=True)
-        if not (connection.CONNECTION.endpoint_id or account.endpoint_id()):
+        config = connection.CONNECTION
+        queue_url = config.base_url or account.platform_base_url()
+        # ``create`` creates no endpoints behind other queues, such as an emulator's.
+        if config.api_url is not None or queue_url == account.PLATFORM_URL:
+            with _open_api() as api:
+                if _delete_created_endpoint(api, model_endpoint_name):
+                    return DeleteLLMEndpointResponse(deleted=True)
+        if not (config.endpoint_id or account.endpoint_id()):
             raise NotFoundError(f"there is no endpoint {model_endpoint_name} that create made")
         deleted = connection.call("DELETE", _model_path(model_endpoint_name))
         return DeleteLLMEndpointResponse.model_validate(deleted)
@@ -163,31 +259,14 @@ def _model_path(name: str) -> str:
     return f"{MODELS_PATH}/{quote(name)}"
 
 
-def _delete_created_endpoint(name: str) -> bool:
-    """Delete the endpoint that ``create`` created under a name; return whether it existed."""
-    config = connection.CONNECTION
-    if (
-        config.api_url is None
-        and (config.base_url or account.platform_base_url()) != account.PLATFORM_URL
-    ):
-        # ``create`` creates no endpoints behind other queues, such as an emulator's.
-        return False
-    with _open_model_endpoints() as endpoints:
-        return endpoints.delete(name)
-
-
-def _without_cls(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if name != "cls"}
-
-
 @contextmanager
-def _open_model_endpoints() -> Iterator[ModelEndpoints]:
+def _open_api() -> Iterator[Api]:
     """Open a client for the account's endpoints, and translate its errors to LLM Engine's."""
     config = connection.CONNECTION
     key, queue_url = config.api_key or account.api_key(), config.base_url or account.PLATFORM_URL
     try:
         with closing(Api(key, config.api_url or API_URL, queue_url)) as api:
-            yield ModelEndpoints(api, config.image or "")
+            yield api
     except ApiError as error:
         raise error_for_status(error.status, str(error)) from None
     except NoEndpoint as error:
@@ -196,3 +275,121 @@ def _open_model_endpoints() -> Iterator[ModelEndpoints]:
         raise ServerError(502, str(error)) from None
     except DeployError as error:
         raise BadRequestError(str(error)) from None
+
+
+def _deploy(api: Api, request: Json, existing: Json | None) -> str:
+    step = plan_deploy_step(request, existing, api.endpoints_url())
+    return EndpointDeployer(
+        api,
+        report=lambda text: log.info(make_printable(text)),
+        warn=lambda text: log.warning(make_printable(text)),
+        wait_s=0,
+    ).deploy(step)
+
+
+def _delete_created_endpoint(api: Api, name: str) -> bool:
+    """Delete the endpoint that ``create`` created under a name; return whether it existed."""
+    try:
+        endpoint = api.find_endpoint_by_name(name)
+    except ApiError as error:
+        if error.status in {401, 403}:
+            # A key that may not list the account's endpoints can't have created one.
+            return False
+        raise
+    if endpoint is None or (endpoint.get("env") or {}).get(NAME_VARIABLE) != name:
+        return False
+    api.delete_endpoint(str(endpoint["id"]))
+    return True
+
+
+def _validate_arguments(arguments: Json) -> Json:
+    """Return the arguments that are not None; warn of those that have no effect.
+
+    Raises:
+        PlanError: If arguments are unsupported or invalid. The message names them.
+    """
+    values = {key: getattr(value, "value", value) for key, value in arguments.items()}
+    if mistakes := [*_find_mistakes(values)]:
+        raise PlanError(mistakes)
+    values = {key: value for key, value in values.items() if value is not None}
+    for name in IGNORED_ARGUMENTS.keys() & values.keys():
+        warnings.warn(f"{name} has no effect: {IGNORED_ARGUMENTS[name]}", stacklevel=3)
+    return values
+
+
+def _find_mistakes(arguments: Json) -> Iterator[str]:
+    for name, (reason, neutral) in UNSUPPORTED_ARGUMENTS.items():
+        if arguments.get(name) not in neutral:
+            yield f"{name}: {reason}"
+    if arguments.get("quantize") == "bitsandbytes":
+        yield f"quantize: {_NO_BITSANDBYTES}"
+        return
+    for name, supported in (("gpu_type", GPU_TYPES), ("quantize", QUANTIZATIONS)):
+        if arguments.get(name) not in {None, *supported}:
+            yield f"{name}: {arguments[name]} is not supported; use one of {', '.join(supported)}"
+    for name, minimum in ARGUMENT_MINIMUMS.items():
+        value = arguments.get(name)
+        if value is not None and (not isinstance(value, int) or value < minimum):
+            yield f"{name}: a whole number of at least {minimum}"
+            return
+    if arguments.get("gpus") is not None and arguments["gpus"] < (arguments.get("num_shards") or 1):
+        yield "gpus: fewer than num_shards"
+
+
+def _set_request_fields(request: Json, arguments: Json) -> None:
+    """Apply the arguments to the body of a request; raise ``PlanError`` for invalid ones."""
+    env, workers = request["env"], request["workers"]
+    env["OPENAI_SERVED_MODEL_NAME_OVERRIDE"] = arguments["name"]
+    if model := arguments.get("checkpoint_path") or arguments.get("model"):
+        if "/" not in model or LISTING.value_error("MODEL_NAME", model):
+            raise PlanError([f"checkpoint_path: which repository or directory is {model}?"])
+        env["MODEL_NAME"] = model
+    env |= {
+        name: str(arguments[key]) for key, name in SETTING_BY_ARGUMENT.items() if key in arguments
+    }
+    if tag := arguments.get("inference_framework_image_tag"):
+        request["image"] = _image_with_tag(request["image"], tag)
+
+    count = arguments.get("gpus", arguments.get("num_shards"))
+    request["gpu"] |= {} if count is None else {"count": count}
+    if gpu_type := arguments.get("gpu_type"):
+        request["gpu"] |= {"pools": [GPU_TYPES[gpu_type]], "excludedTypes": []}
+    if storage := arguments.get("storage"):
+        if not (match := _STORAGE_SIZE.fullmatch(storage.strip())):
+            raise PlanError(["storage: write GB as 40Gi"])
+        request["disk"] = int(match[1]) * (1000 if match[2].upper().startswith("T") else 1)
+
+    for name, key in (("min_workers", "min"), ("max_workers", "max")):
+        workers[key] = arguments.get(name, workers[key])
+    if arguments.get("high_priority"):
+        workers["min"] = max(1, workers["min"])
+    if workers["min"] > workers["max"]:
+        raise PlanError(["min_workers: more than max_workers"])
+    if per_worker := arguments.get("per_worker"):
+        # Twice the number: jobs can wait at this worker while the platform starts another one.
+        env["MAX_CONCURRENCY"] = str(2 * per_worker)
+        workers.pop("idleTimeout", None)
+        request["scaling"] = {"type": "REQUEST_COUNT", "requestCount": per_worker}
+
+
+def _image_with_tag(image: str, tag: str) -> str:
+    """Return the worker's image with the requested tag, or with the default tag for ``latest``."""
+    repository, colon, last = image.rpartition(":")
+    untagged = repository if colon and "/" not in last else image
+    return f"{untagged}:{DEFAULT_TAG if tag == 'latest' else tag}"
+
+
+def _choose_gpu_pools(arguments: Json) -> list[str]:
+    """Return the pools of the smallest GPUs that fit a model, by the size in its name (7b).
+
+    Raises:
+        PlanError: If the name has no size, or no GPU is large enough.
+    """
+    names = f"{arguments['model']} {arguments.get('checkpoint_path', '')}"
+    if (weights := estimate_weights_gb(names, arguments.get("quantize", ""))) is None:
+        message = f"the model's name does not say its size: one of {', '.join(GPU_TYPES)}"
+        raise PlanError([f"gpu_type: {message}"])
+    needed = weights * KV_CACHE_FACTOR / (arguments.get("gpus") or arguments.get("num_shards") or 1)
+    if not (pools := smallest_gpu_pools(needed)):
+        raise PlanError([f"num_shards: {needed:.0f} GB on each GPU; use more of them"])
+    return pools

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from llm_worker_client.deploy.api import Api, strip_flashboot_suffix
-from llm_worker_client.deploy.apply import NO_WORKERS, EndpointDeployer
-from llm_worker_client.deploy.changes import check_volumes, plan_deploy_step
+from llm_worker_client.deploy.apply import (
+    NO_WORKERS,
+    EndpointDeployer,
+    check_volumes,
+    plan_deploy_step,
+)
 from proof.platform.plan import NAME_PATTERN, ProofPlan
 from proof.platform.time_limit import OutOfTime, limit_time
 
