@@ -14,7 +14,7 @@ from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from s3transfer.utils import signal_not_transferring, signal_transferring
 
-from llm_worker_client.volume import (
+from llm_worker_client.volume.errors import (
     FileChanged,
     NoSpace,
     NoSuchFile,

@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from llm_worker_client import account
 from llm_worker_client.terminal import make_printable
-from llm_worker_client.volume import (
+from llm_worker_client.volume.errors import (
     FileChanged,
     FileCorrupted,
     NoSpace,
