@@ -23,8 +23,7 @@ from vllm.sampling_params import StructuredOutputsParams
 
 from llm_worker_client.deploy.plan import NO_BATCH_KEY
 from llm_worker_client.deploy.settings import LISTING
-from llm_worker_client.llm import outputs, sampling
-from llm_worker_client.llm.prompts import create_items
+from llm_worker_client.llm import inputs, outputs
 from llm_worker_client.mapping.requests import OutputKind, _find_rule
 from llm_worker_client.mapping.responses import Dialect
 from worker.dialects import llm_engine
@@ -43,7 +42,7 @@ def test_the_client_knows_every_sampling_parameter_of_vllm() -> None:
     fields = {name for name in SamplingParams.__struct_fields__ if not name.startswith("_")}
     # Parameters that the raw form of a job does not have.
     missing = {"extra_args", "prompt_logprob_start", "prompt_logprob_token_ids"}
-    assert fields - sampling.PARAMETER_NAMES - sampling.INTERNAL_FIELDS == missing
+    assert fields - inputs.PARAMETER_NAMES - inputs.INTERNAL_FIELDS == missing
 
 
 @pytest.mark.parametrize(
@@ -61,14 +60,14 @@ def test_the_client_knows_every_sampling_parameter_of_vllm() -> None:
 def test_only_set_fields_of_vllms_sampling_params_are_sent(
     fields: dict[str, Any], sent: dict[str, Any]
 ) -> None:
-    found = sampling.to_job_params(SamplingParams(**fields))
+    found = inputs.to_job_params(SamplingParams(**fields))
     # vLLM sets some switches itself, for greedy sampling and for log probabilities of the prompt.
     found = {name: value for name, value in found.items() if value is not False}
     assert found == {"max_tokens": 16, **sent}
 
 
 def test_a_lora_request_is_sent_as_the_name_of_the_adapter() -> None:
-    (item,) = create_items([("a", None)], None, LoRARequest("x", 1, "/adapters/x"))
+    (item,) = inputs.create_items([("a", None)], None, LoRARequest("x", 1, "/adapters/x"))
     assert item.adapter == "x"
 
 

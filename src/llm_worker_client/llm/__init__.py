@@ -1,16 +1,29 @@
-"""``LLM``: the script interface of TACO-LLM and vLLM for a deployed endpoint."""
+"""``LLM``: the script interface of TACO-LLM and vLLM for a deployed endpoint.
+
+``inputs`` makes items of a call's prompts or conversations, each with its parameters and adapter.
+``lists`` packs the items into jobs that are small enough, runs several at once, and retries what
+failed for a moment. ``batches`` sends them as one batch instead, which continues on the endpoint's
+volume after the script has exited. Both return the ``outputs``, which have vLLM's names.
+"""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from anyio.from_thread import start_blocking_portal
 
 from llm_worker_client import account
+from llm_worker_client.deploy.settings import LISTING
 from llm_worker_client.endpoint import AsyncEndpoint
-from llm_worker_client.llm import arguments
-from llm_worker_client.llm.batches import Batch, create_batch
-from llm_worker_client.llm.lines import CHATS, COMPLETIONS
+from llm_worker_client.llm.batches import CHATS, COMPLETIONS, Batch, create_batch
+from llm_worker_client.llm.inputs import (
+    Item,
+    SamplingParams,
+    create_items,
+    encode_json,
+    parse_conversations,
+    parse_prompts,
+)
 from llm_worker_client.llm.lists import ItemRunner, JobTemplate
 from llm_worker_client.llm.outputs import (
     CompletionOutput,
@@ -19,14 +32,6 @@ from llm_worker_client.llm.outputs import (
     PromptError,
     RequestOutput,
 )
-from llm_worker_client.llm.prompts import (
-    Item,
-    create_items,
-    encode_json,
-    parse_conversations,
-    parse_prompts,
-)
-from llm_worker_client.llm.sampling import SamplingParams
 from llm_worker_client.transport import RunpodTransport
 
 __all__ = [
@@ -46,6 +51,37 @@ CONCURRENT_JOBS = 8
 JOB_TIMEOUT_S = 3600.0
 # Maximum milliseconds from a job's submission to its end; the platform's default.
 JOB_TTL_MS = 24 * 3600 * 1000
+# Defaults of engine arguments of TACO-LLM and vLLM; an argument with its default is ignored.
+DEFAULTS: Mapping[str, Any] = {
+    "tokenizer": None,
+    "tokenizer_mode": "auto",
+    "skip_tokenizer_init": False,
+    "trust_remote_code": False,
+    "tensor_parallel_size": 1,
+    "dtype": "auto",
+    "quantization": None,
+    "revision": None,
+    "tokenizer_revision": None,
+    "seed": 0,
+    "gpu_memory_utilization": 0.9,
+    "swap_space": 4,
+    "cpu_offload_gb": 0,
+    "enforce_eager": None,
+    "max_context_len_to_capture": None,
+    "max_seq_len_to_capture": 8192,
+    "disable_custom_all_reduce": False,
+    "disable_async_output_proc": False,
+}
+# Engine arguments that affect only the use of the machine, not the output.
+_MACHINE_ARGUMENTS = frozenset(
+    """
+    cpu_offload_gb disable_async_output_proc disable_custom_all_reduce disable_log_stats
+    enable_prefix_caching enforce_eager gpu_memory_utilization max_context_len_to_capture
+    max_num_batched_tokens max_num_seqs max_seq_len_to_capture pipeline_parallel_size swap_space
+    tensor_parallel_size
+    """.split()
+)
+_SETTING_NAMES = {"tokenizer": "TOKENIZER_NAME"}
 
 
 class LLM:
@@ -78,7 +114,7 @@ class LLM:
         execution_timeout_s: float = JOB_TIMEOUT_S,
         **engine_args: Any,
     ) -> None:
-        arguments.check_engine_arguments(engine_args)
+        check_engine_arguments(engine_args)
         id = endpoint_id or account.endpoint_id()
         if id is None:
             variable = account.ENDPOINT_VARIABLE
@@ -235,3 +271,30 @@ class LLM:
         # Ctrl-C cancels the jobs and waits until they are cancelled; a second Ctrl-C doesn't wait.
         with start_blocking_portal() as portal:
             return portal.call(runner.run)
+
+
+def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
+    """Check the engine arguments of a script; warn about those that have no effect on an endpoint.
+
+    Raises:
+        ValueError: If an argument would change the configuration of the endpoint's engine.
+        TypeError: If neither an engine nor ``LLM`` has an argument of this name.
+    """
+    for name, value in arguments.items():
+        setting = _SETTING_NAMES.get(name, name.upper())
+        is_known = name in DEFAULTS or name in _MACHINE_ARGUMENTS
+        if not is_known and setting not in LISTING.known_variables:
+            name_error = LISTING.name_error(setting)
+            raise TypeError(f"LLM: {name_error or f'there is no argument {name!r}'}")
+        if name in DEFAULTS and value in (DEFAULTS[name], None):
+            continue
+        if name in _MACHINE_ARGUMENTS:
+            message = f"{name} has no effect: the endpoint's engine is already running"
+            warnings.warn(message, stacklevel=3)
+            continue
+        if name == "seed":
+            raise ValueError(f"seed: give each prompt SamplingParams(seed={value!r})")
+        raise ValueError(
+            f"{name}: the endpoint's engine is already running. Deploy it with {setting}={value}, "
+            "as docs/deploy.md shows, and leave this out."
+        )

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from operator import gt
 from typing import Any
 
 from anyio import CancelScope
@@ -13,14 +14,91 @@ from tqdm import tqdm
 
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.jobs import COMPLETED, Job, JobRun
+from llm_worker_client.llm.inputs import Item, encode_json
 from llm_worker_client.llm.outputs import EndpointError, PromptError, RequestOutput, create_output
-from llm_worker_client.llm.parts import ListPart, split_items
-from llm_worker_client.llm.prompts import Item
 from llm_worker_client.mapping.responses import Refusal, refusal_from_report
 from llm_worker_client.steps import PlatformUnreachable, Steps
 
 # Minimum seconds before each retry of a part that failed.
 RETRY_DELAYS = (1.0, 4.0, 15.0, 30.0)
+MAX_BYTES = 8_000_000
+# Limits of a job: bytes of the items (jobs above 10 MB can't be cancelled), JSON values and token
+# ids (a worker accepts 100,000 and 1,500,000), bytes of the results (the platform stores 20 MB).
+JOB_LIMITS = (MAX_BYTES, 80_000, 1_200_000, 12_000_000)
+# Estimated bytes of a result, of each token in it (text and id), and of each candidate token.
+RESULT_BYTES, TOKEN_BYTES, CANDIDATE_BYTES = 400, 24, 100
+# Tokens of an output if the parameters contain no limit.
+DEFAULT_TOKENS = 16
+# Bounds for the maximum number of prompts in a job: several workers get jobs, but no tiny ones.
+MIN_PROMPTS, MAX_PROMPTS = 50, 500
+
+
+@dataclass(frozen=True, slots=True)
+class ListPart:
+    """The items of one job.
+
+    Args:
+        indexes: Indexes of the items in the call's list.
+        adapter: Served name of the adapter of all items; None if they use the call's model.
+        failures: Number of failed jobs with these items.
+    """
+
+    indexes: Sequence[int]
+    adapter: str | None
+    failures: int = 0
+
+
+def split_items(items: Sequence[Item], jobs: int) -> list[ListPart]:
+    """Split items into parts for ``jobs`` concurrent jobs.
+
+    The items of a part have the same adapter and are in their original order.
+    """
+    max_prompts = min(MAX_PROMPTS, max(MIN_PROMPTS, math.ceil(len(items) / jobs)))
+    sizes = {id(item.params): len(encode_json(item.params, "sampling_params")) for item in items}
+    parts: list[ListPart] = []
+    for adapter in dict.fromkeys(item.adapter for item in items):
+        indexes: list[int] = []
+        part_load = [0] * len(JOB_LIMITS)
+        for index, item in enumerate(items):
+            if item.adapter != adapter:
+                continue
+            item_load = _estimate_use_of_limits(item, index, sizes[id(item.params)])
+            new_load = [*map(sum, zip(part_load, item_load, strict=True))]
+            if indexes and (len(indexes) == max_prompts or any(map(gt, new_load, JOB_LIMITS))):
+                parts.append(ListPart(indexes, adapter))
+                indexes, new_load = [], item_load
+            indexes.append(index)
+            part_load = new_load
+        parts.append(ListPart(indexes, adapter))
+    return parts
+
+
+def _estimate_use_of_limits(item: Item, index: int, params_bytes: int) -> list[int]:
+    """Estimate how much of each limit in ``JOB_LIMITS`` an item uses."""
+    ids, params = item.token_ids, item.params
+    prompt_bytes = len(encode_json(item.content, f"prompt {index}"))
+    values = 2 + _count_json_values(params) + (0 if ids else _count_json_values(item.content))
+
+    candidates = _read_count(params, "logprobs", 0 if params.get("return_token_log_probs") else -2)
+    token_bytes = TOKEN_BYTES + (2 + candidates) * CANDIDATE_BYTES
+    tokens = _read_count(params, "n", 1) * _read_count(params, "max_tokens", DEFAULT_TOKENS)
+    prompt_token_bytes = (2 + _read_count(params, "prompt_logprobs", -2)) * CANDIDATE_BYTES
+    # Most prompt tokens have at least three characters.
+    result_bytes = RESULT_BYTES + tokens * token_bytes + prompt_bytes * prompt_token_bytes // 3
+    return [prompt_bytes + params_bytes + 2, values, len(ids or ()), result_bytes]
+
+
+def _read_count(params: dict[str, Any], name: str, default: int) -> int:
+    # A wrong value needs no estimate because the worker rejects it.
+    value = params.get(name)
+    return value if isinstance(value, int) and value >= 0 else default
+
+
+def _count_json_values(value: Any) -> int:
+    """Return the number of values in a JSON value, including itself."""
+    if isinstance(value, dict):
+        return 1 + sum(map(_count_json_values, value.values()))
+    return 1 + sum(map(_count_json_values, value)) if isinstance(value, list | tuple) else 1
 
 
 @dataclass(frozen=True, slots=True)

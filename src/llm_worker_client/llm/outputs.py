@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from llm_worker_client.llm.prompts import Item
+from llm_worker_client.llm.inputs import Item
 from llm_worker_client.mapping.responses import Refusal
 
 

@@ -12,10 +12,9 @@ from support.scripted_endpoint import ACCOUNT, JobFailure, OutputsFunction
 
 from emulator import Emulator
 from llm_worker_client import LLM
-from llm_worker_client.llm import EndpointError, Logprob, PromptError, RequestOutput, lines
-from llm_worker_client.llm.batches import MAX_ATTEMPTS
+from llm_worker_client.llm import EndpointError, Logprob, PromptError, RequestOutput, batches
+from llm_worker_client.llm.inputs import Item
 from llm_worker_client.llm.outputs import create_output
-from llm_worker_client.llm.prompts import Item
 
 TOP = {"token_id:5": -2.0, "token_id:6": -0.1}
 LOGPROBS = {"tokens": ["token_id:5"], "token_logprobs": [-2.0], "top_logprobs": [TOP]}
@@ -162,13 +161,13 @@ async def test_requests_that_reach_a_worker_with_another_volume_are_sent_again(
     pauses = list[float]()
     monkeypatch.setattr("llm_worker_client.llm.batches.time.sleep", pauses.append)
     batch = await asyncio.to_thread(llm.generate_batch, ["a", "b"])
-    routes.misses = MAX_ATTEMPTS - 1
+    routes.misses = batches.MAX_ATTEMPTS - 1
     assert await asyncio.to_thread(lambda: batch.status) == "completed"
     assert pauses == [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0]
-    routes.misses = MAX_ATTEMPTS
+    routes.misses = batches.MAX_ATTEMPTS
     with pytest.raises(EndpointError, match="on another volume"):
         await asyncio.to_thread(lambda: batch.status)
-    assert len(pauses) == 2 * (MAX_ATTEMPTS - 1)
+    assert len(pauses) == 2 * (batches.MAX_ATTEMPTS - 1)
 
 
 WIDE = {"errors": {"data": [{"message": "wide"}]}}
@@ -199,8 +198,8 @@ async def test_prompts_too_large_for_a_batch_are_refused_before_they_are_sent(
     assert routes.input == b""
 
 
-def body(params: dict[str, Any], url: str = lines.COMPLETIONS) -> dict[str, Any]:
-    (line,) = lines.encode_input_file([Item("a", params, None)], url, {}).splitlines()
+def body(params: dict[str, Any], url: str = batches.COMPLETIONS) -> dict[str, Any]:
+    (line,) = batches.encode_input_file([Item("a", params, None)], url, {}).splitlines()
     found: dict[str, Any] = json.loads(line)["body"]
     return found
 
@@ -216,7 +215,7 @@ def test_lines_have_the_defaults_of_the_raw_form() -> None:
 def test_a_chats_log_probabilities_are_requested_in_the_format_of_chats() -> None:
     assert body({"logprobs": 2})["logprobs"] == 2
     assert body({"return_token_log_probs": True})["logprobs"] == 0
-    chat = body({"logprobs": 2}, lines.CHATS)
+    chat = body({"logprobs": 2}, batches.CHATS)
     assert (chat["logprobs"], chat["top_logprobs"]) == (True, 2)
 
 
@@ -230,6 +229,6 @@ def test_parameters_that_a_batch_would_lose_are_refused_by_name() -> None:
 
 def test_log_probabilities_are_keyed_by_token_id() -> None:
     line = {"response": {"body": COMPLETION}}
-    (found,) = create_output(Item("a", {"logprobs": 1}, None), lines.parse_result(line)).outputs
+    (found,) = create_output(Item("a", {"logprobs": 1}, None), batches.parse_result(line)).outputs
     assert found.logprobs == [{6: Logprob(-0.1, 1), 5: Logprob(-2.0, None)}]
     assert found.cumulative_logprob == -2.0

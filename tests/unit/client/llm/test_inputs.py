@@ -10,9 +10,8 @@ from support import ROOT
 from unit.client.llm.conftest import Call, Echo
 
 from llm_worker_client import LLM, SamplingParams
-from llm_worker_client.llm import sampling
-from llm_worker_client.llm.parts import MAX_BYTES, split_items
-from llm_worker_client.llm.prompts import create_items, parse_prompts
+from llm_worker_client.llm.inputs import PARAMETER_NAMES, create_items, parse_prompts, to_job_params
+from llm_worker_client.llm.lists import MAX_BYTES, split_items
 
 GENERATE = """prompts sampling_params prompt_token_ids use_tqdm lora_request
     prompt_adapter_request guided_options_request""".split()
@@ -140,7 +139,7 @@ def test_the_parameters_are_those_of_the_raw_form() -> None:
     documented = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
     # Objects that contain parameters of the table; the text below the table describes them.
     holders = {"guided_decoding", "guided_options_request"}
-    assert documented | holders == sampling.PARAMETER_NAMES
+    assert documented | holders == PARAMETER_NAMES
 
 
 STRUCTURED = SimpleNamespace(json={"type": "object"}, regex=None, disable_fallback=False)
@@ -157,20 +156,20 @@ OTHER = SimpleNamespace(max_tokens=16, stop=[], structured_outputs=STRUCTURED, _
     ],
 )
 def test_only_parameters_that_are_set_are_sent(params: Any, expected: dict[str, Any]) -> None:
-    assert sampling.to_job_params(params) == expected
+    assert to_job_params(params) == expected
 
 
 def test_a_parameter_of_another_object_that_cannot_be_sent_is_refused() -> None:
     with pytest.raises(ValueError, match=r"sampling_params\.extra_args"):
-        sampling.to_job_params(SimpleNamespace(extra_args={"a": 1}))
+        to_job_params(SimpleNamespace(extra_args={"a": 1}))
 
 
 def test_guided_options_become_part_of_the_parameters() -> None:
     guided = SimpleNamespace(guided_choice=["a"], guided_json=None)
-    params = sampling.to_job_params({"n": 1}, guided)
+    params = to_job_params({"n": 1}, guided)
     assert params == {"n": 1, "guided_options_request": {"guided_choice": ["a"]}}
     with pytest.raises(ValueError, match="an argument as well"):
-        sampling.to_job_params({"guided_options_request": {}}, guided)
+        to_job_params({"guided_options_request": {}}, guided)
 
 
 # Jobs

@@ -15,8 +15,8 @@ from emulator import Emulator, Status
 from llm_worker_client import LLM
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.llm import EndpointError, PromptError, RequestOutput
+from llm_worker_client.llm.inputs import Item
 from llm_worker_client.llm.lists import ItemRunner, JobTemplate
-from llm_worker_client.llm.prompts import Item
 
 REFUSAL = {"message": "no such token", "code": 400, "retryable": False}
 
