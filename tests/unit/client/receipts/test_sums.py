@@ -13,7 +13,7 @@ from unit.client.conftest import Mount
 from unit.client.receipts.conftest import DAY, NEXT_DAY, make_receipt, write_receipts
 
 from llm_worker_client.receipts import ReceiptSums, UsageTotals, sum_receipts
-from llm_worker_client.receipts.receipt import read_lines
+from llm_worker_client.receipts.sums import read_lines
 from llm_worker_client.volume import VolumeError
 
 COUNTS = ("requests", "failed", "prompt_tokens", "cached_tokens", "completion_tokens")
