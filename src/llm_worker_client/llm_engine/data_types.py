@@ -1,34 +1,99 @@
 """LLM Engine's request and response types, with LLM Engine's names."""
 
+import json
+from enum import StrEnum
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 
-from llm_worker_client.llm_engine.endpoint_types import (
-    CreateLLMEndpointResponse,
-    DeleteFileResponse,
-    DeleteLLMEndpointResponse,
-    DownloadModelResponse,
-    GetFileContentResponse,
-    GetFileResponse,
-    GetLLMEndpointResponse,
-    ListFilesResponse,
-    ListLLMEndpointsResponse,
-    UpdateLLMEndpointResponse,
-    UploadFileResponse,
-)
-from llm_worker_client.llm_engine.kinds import (
-    BatchCompletionsJobStatus,
-    BatchJobStatus,
-    DataModel,
-    GpuType,
-    LLMInferenceFramework,
-    LLMSource,
-    ModelEndpointType,
-    PostInferenceHooks,
-    Quantization,
-    RequestModel,
-)
+
+class LLMSource(StrEnum):
+    """Sources of weights."""
+
+    HUGGING_FACE = "hugging_face"
+
+
+class LLMInferenceFramework(StrEnum):
+    """Inference frameworks that LLM Engine names. This worker always uses vLLM."""
+
+    DEEPSPEED = "deepspeed"
+    TEXT_GENERATION_INFERENCE = "text_generation_inference"
+    VLLM = "vllm"
+    LIGHTLLM = "lightllm"
+    TENSORRT_LLM = "tensorrt_llm"
+
+
+class Quantization(StrEnum):
+    """Quantization methods that LLM Engine names. ``Model.create`` refuses bitsandbytes."""
+
+    BITSANDBYTES = "bitsandbytes"
+    AWQ = "awq"
+
+
+class ModelEndpointType(StrEnum):
+    """Types of endpoints."""
+
+    STREAMING = "streaming"
+
+
+class PostInferenceHooks(StrEnum):
+    """Actions after inference."""
+
+    CALLBACK = "callback"
+
+
+class GpuType(StrEnum):
+    """GPU types."""
+
+    NVIDIA_TESLA_T4 = "nvidia-tesla-t4"
+    NVIDIA_AMPERE_A10 = "nvidia-ampere-a10"
+    NVIDIA_AMPERE_A100 = "nvidia-ampere-a100"
+    NVIDIA_AMPERE_A100E = "nvidia-ampere-a100e"
+    NVIDIA_HOPPER_H100 = "nvidia-hopper-h100"
+    NVIDIA_HOPPER_H100_1G_20GB = "nvidia-hopper-h100-1g20gb"
+    NVIDIA_HOPPER_H100_3G_40GB = "nvidia-hopper-h100-3g40gb"
+
+
+class BatchJobStatus(StrEnum):
+    """The status of a fine-tune; the name is LLM Engine's."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    SUCCESS = "SUCCESS"
+    FAILURE = "FAILURE"
+    CANCELLED = "CANCELLED"
+    UNDEFINED = "UNDEFINED"
+    TIMEOUT = "TIMEOUT"
+
+
+class BatchCompletionsJobStatus(StrEnum):
+    """The status of a batch; the names are LLM Engine's."""
+
+    Queued = "queued"
+    Running = "running"
+    Completed = "completed"
+    Failed = "failed"
+    Cancelled = "cancelled"
+    Unknown = "unknown"
+
+
+class DataModel(BaseModel):
+    """Base class of responses. ``json`` and ``dict`` work as in LLM Engine's own models."""
+
+    def json(self, **options: Any) -> str:
+        """Return the values as JSON; the options are passed to ``json.dumps``."""
+        return json.dumps(self.model_dump(mode="json", by_alias=True), **options)
+
+    def dict(self) -> dict[str, Any]:  # type: ignore[override]  # scripts call it
+        """Return the values by their names in JSON."""
+        return self.model_dump(by_alias=True)
+
+
+class RequestModel(DataModel):
+    """Base class of requests. Unknown fields are sent as well, since the worker validates them."""
+
+    model_config = ConfigDict(extra="allow")
+
 
 # Completions.
 
@@ -197,6 +262,87 @@ class GetFineTuneEventsResponse(DataModel):
     """All events of a fine-tune."""
 
     events: list[LLMFineTuneEvent]
+
+
+# Models and files.
+
+
+class GetLLMEndpointResponse(DataModel):
+    """A model or an adapter that the endpoint serves."""
+
+    id: str | None = None
+    name: str
+    model_name: str | None = None
+    source: LLMSource
+    status: str
+    inference_framework: LLMInferenceFramework
+    inference_framework_tag: str | None = None
+    num_shards: int | None = None
+    quantize: Quantization | str | None = None
+    spec: dict[str, Any] | None = None
+
+
+class ListLLMEndpointsResponse(DataModel):
+    """All models and adapters that the endpoint serves."""
+
+    model_endpoints: list[GetLLMEndpointResponse]
+
+
+class CreateLLMEndpointResponse(DataModel):
+    """The id of a new endpoint."""
+
+    endpoint_creation_task_id: str
+
+
+class UpdateLLMEndpointResponse(DataModel):
+    """The id of a changed endpoint."""
+
+    endpoint_creation_task_id: str
+
+
+class DeleteLLMEndpointResponse(DataModel):
+    """Whether an endpoint or an adapter was deleted."""
+
+    deleted: bool
+
+
+class DownloadModelResponse(DataModel):
+    """The URLs of a model's files, by file name."""
+
+    urls: dict[str, str]
+
+
+class UploadFileResponse(DataModel):
+    """The id of an uploaded file."""
+
+    id: str
+
+
+class GetFileResponse(DataModel):
+    """The id and the name of a file, and its size in bytes."""
+
+    id: str
+    filename: str
+    size: int
+
+
+class GetFileContentResponse(DataModel):
+    """The text of a file."""
+
+    id: str
+    content: str
+
+
+class ListFilesResponse(DataModel):
+    """All files."""
+
+    files: list[GetFileResponse]
+
+
+class DeleteFileResponse(DataModel):
+    """Whether a file was deleted."""
+
+    deleted: bool
 
 
 # LLM Engine's other names for types above.

@@ -158,14 +158,14 @@ class Model:
         if (image := connection.CONNECTION.image) is None:
             raise BadRequestError("image: call configure(image=…) with the worker's image")
         with _open_api() as api:
-            values = {"max_workers": 1, "per_worker": 2} | _validate_arguments(arguments)
+            values: Json = {"max_workers": 1, "per_worker": 2} | _validate_arguments(arguments)
             tag = values.pop("inference_framework_image_tag", "latest")
             if values.get("inference_framework", "vllm") != "vllm":
                 message = f"inference_framework: this worker uses vLLM; the image is {DEFAULT_TAG}"
                 warnings.warn(message, stacklevel=2)
                 tag = DEFAULT_TAG
-            pool = GPU_TYPES.get(values.get("gpu_type"))
-            pools = [pool] if pool else _choose_gpu_pools(values)
+            has_gpu_type = "gpu_type" in values
+            pools = [GPU_TYPES[values["gpu_type"]]] if has_gpu_type else _choose_gpu_pools(values)
             fields = {"name": name, "image": _image_with_tag(image, tag), "gpu_pools": pools}
             request = validate_plan(fields)[0].to_request_body()
             request["env"][NAME_VARIABLE] = name

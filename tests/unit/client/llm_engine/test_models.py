@@ -9,7 +9,13 @@ import pytest
 from support.runpod_api.server import KEY, Fault, Runpod, runpod_api
 
 from llm_worker_client import Model, configure
-from llm_worker_client.llm_engine import PostInferenceHooks, connection, errors
+from llm_worker_client.llm_engine import (
+    LLMInferenceFramework,
+    PostInferenceHooks,
+    Quantization,
+    connection,
+    errors,
+)
 
 NAME = "llama-2-7b-test"
 BASE: dict[str, Any] = {
@@ -94,12 +100,19 @@ def test_the_model_of_the_references_example_becomes_an_endpoint(
 ) -> None:
     with pytest.warns(UserWarning, match="has no effect") as warnings:
         created = Model.create(
-            **{"name": "llama-2-13b-test", "model": "llama-2-13b", "num_shards": 2},
-            **{"inference_framework": "vllm", "inference_framework_image_tag": "0.2.1.post1"},
-            **{"checkpoint_path": "s3://path/to/checkpoint", "gpu_type": "nvidia-ampere-a10"},
-            **{"cpus": 16, "memory": "48Gi", "storage": "80Gi", "gpus": 2},
-            **{"min_workers": 0, "max_workers": 1, "per_worker": 10},
-            **{"endpoint_type": "streaming", "public_inference": False},
+            name="llama-2-13b-test",
+            model="llama-2-13b",
+            inference_framework_image_tag="0.2.1.post1",
+            inference_framework=LLMInferenceFramework.VLLM,
+            num_shards=2,
+            checkpoint_path="s3://path/to/checkpoint",
+            cpus=16,
+            memory="48Gi",
+            storage="80Gi",
+            gpus=2,
+            per_worker=10,
+            gpu_type="nvidia-ampere-a10",
+            public_inference=False,
         )
     assert sorted(str(one.message).split()[0] for one in warnings) == ["cpus", "memory"]
     endpoint = only_endpoint(runpod)
@@ -170,7 +183,7 @@ def test_a_default_callback_causes_a_warning_that_names_webhooks(
 
 
 def test_high_priority_keeps_a_worker_up(runpod: Runpod) -> None:
-    Model.create(**BASE, high_priority=True, quantize="awq", max_model_len=4096)
+    Model.create(**BASE, high_priority=True, quantize=Quantization.AWQ, max_model_len=4096)
     assert only_endpoint(runpod)["workers"] == {"min": 1, "max": 1}
     env = only_endpoint(runpod)["env"]
     assert (env["QUANTIZATION"], env["MAX_MODEL_LEN"]) == ("awq", "4096")
