@@ -11,8 +11,7 @@ from worker.errors import InvalidInput
 from worker.files import FILE_PREFIX, Files
 from worker.fine_tunes.record import FineTunes
 from worker.json_lines import encode_unchecked_line
-from worker.media.addresses import UnusableURL
-from worker.media.fetcher import GENERIC_TYPES, ContentTypes, WebFetcher
+from worker.media.fetcher import GENERIC_TYPES, ContentTypes, UnusableURL, WebFetcher
 from worker.validation import name_field_in_errors
 from worker.volume import ids, translate_os_errors
 

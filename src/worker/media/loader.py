@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 from worker.errors import InvalidInput
-from worker.media.addresses import UnusableURL
 from worker.media.contents import (
     MediaBudget,
     MediaLimits,
@@ -19,7 +18,7 @@ from worker.media.contents import (
     decode_base64,
     read_data_url,
 )
-from worker.media.fetcher import WebFetcher
+from worker.media.fetcher import UnusableURL, WebFetcher
 from worker.media.walker import MediaKind, Medium, ValuePath, find_media, replace_values
 
 # Number of requests whose media are fetched or checked concurrently. Further requests wait, which

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.effort import cpu_seconds, loop_iterations
 
-from worker.media import containers
+from worker.media import contents
 
 SOURCE = Path(__file__).parents[3] / "src" / "worker"
 METHODS = ("search", "match", "fullmatch", "sub", "findall", "finditer", "split")
@@ -26,7 +26,7 @@ TRUSTED_FILES = (
 )
 
 # This file has its expressions in a table; they match the beginnings of media files.
-SIGNATURES_FILE = "media/containers.py"
+SIGNATURES_FILE = "media/contents.py"
 # This file has its expressions in a table; they match messages of vLLM, cut to 2,000 characters.
 MESSAGES_FILE = "engine/start/refusals.py"
 
@@ -91,7 +91,7 @@ def find_expressions() -> Iterator[Any]:
         methods = {function} if function != "compile" else find_methods()[names[id(call)]]
         for method in sorted(methods):
             yield pytest.param(compiled, method, id=f"{file}:{call.lineno}-{method}")
-    for kind, beginnings in containers.SIGNATURES.items():
+    for kind, beginnings in contents.SIGNATURES.items():
         for beginning, type_ in beginnings:
             yield pytest.param(
                 to_text_pattern(beginning), "match", id=f"{SIGNATURES_FILE}:{kind}-{type_}"

@@ -8,7 +8,7 @@ import pytest
 
 from worker.errors import InvalidInput
 from worker.media import walker
-from worker.media.addresses import MAX_URL_LENGTH, UnusableURL, is_public_address, parse_web_url
+from worker.media.fetcher import MAX_URL_LENGTH, UnusableURL, is_public_address, parse_web_url
 from worker.media.walker import (
     DENIED_KEYS,
     DENIED_PART_KEYS,

@@ -17,9 +17,8 @@ from support.processes.background import HUNG_S
 from support.tables.hostile_urls import DRAWING, HOSTS, NAMES, PLAYLIST, SCRIPT, URLS
 
 from worker.errors import InvalidInput
-from worker.media.addresses import is_public_address
 from worker.media.contents import MediaLimits
-from worker.media.fetcher import WebFetcher
+from worker.media.fetcher import WebFetcher, is_public_address
 from worker.media.loader import MediaLoader
 
 SECRET = "the secret of the canary file"

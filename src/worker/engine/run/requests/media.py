@@ -6,8 +6,7 @@ import vllm.envs
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.seam.protocols import Client
-from worker.media.containers import DEMUXERS
-from worker.media.contents import MediaLimits
+from worker.media.contents import DEMUXERS, MediaLimits
 from worker.media.fetcher import WebFetcher
 from worker.media.loader import MediaLoader
 from worker.media.walker import MediaKind
