@@ -1,4 +1,10 @@
-"""Decodes base64 media and enforces the limits on them before vLLM decodes the files."""
+"""Decodes base64 media and enforces the limits on them before vLLM decodes the files.
+
+Images are opened with Pillow, as vLLM does. Videos and audio are recognized by their first bytes,
+as strictly as their formats define them: vLLM decodes them with FFmpeg, which guesses the format of
+a file. If FFmpeg takes a file for a playlist or a session description, it connects to the addresses
+in the file.
+"""
 
 import base64
 import binascii
@@ -174,11 +180,7 @@ class MediaBudget:
 
 
 def read_data_url(kind: MediaKind, url: str, budget: MediaBudget) -> tuple[MediaKind, list[bytes]]:
-    """Return the kind and the files of a ``data:`` URL: one file, or the images of a JPEG video.
-
-    Raises:
-        InvalidInput: If the URL is not in base64, or a file is too large.
-    """
+    """Return the kind and the files of a ``data:`` URL: one file, or the images of a JPEG video."""
     head, comma, data = url[len("data:") :].partition(",")
     type_, _, encoding = head.rpartition(";")
     if not comma or encoding != "base64":
@@ -189,11 +191,7 @@ def read_data_url(kind: MediaKind, url: str, budget: MediaBudget) -> tuple[Media
 
 
 def decode_base64(data: str, budget: MediaBudget) -> bytes:
-    """Decode base64 as strictly as vLLM does.
-
-    Raises:
-        InvalidInput: If the data is not base64, or too large.
-    """
+    """Decode base64 as strictly as vLLM does."""
     budget.add_bytes(len(data) * 3 // 4)
     try:
         return base64.b64decode(data, validate=True)
@@ -202,11 +200,7 @@ def decode_base64(data: str, budget: MediaBudget) -> bytes:
 
 
 def check_file(kind: MediaKind, file: bytes, budget: MediaBudget) -> str:
-    """Check a file's format and pixels, and return its media type; decode only its header.
-
-    Raises:
-        InvalidInput: If the format is unknown, the file can't be read, or it has too many pixels.
-    """
+    """Check a file's format and pixels, and return its media type; decode only its header."""
     if kind == "image":
         return _check_image(file, budget)
     type_ = detect_type(kind, file)

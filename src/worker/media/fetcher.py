@@ -1,4 +1,9 @@
-"""Fetches media and other files from the public internet only."""
+"""Fetches media and other files from the public internet only.
+
+A URL is parsed so strictly that no other program could read it in another way. The addresses of its
+host are checked when the name is resolved, and again when the socket is created. Redirects are
+followed here, each with the same checks.
+"""
 
 import re
 import socket
@@ -76,27 +81,19 @@ def is_public_address(address: str) -> bool:
     if isinstance(ip, IPv6Address):
         if ip.scope_id is not None:
             return False
-        if (ipv4 := _embedded_ipv4(ip)) is not None:
-            ip = ipv4
+        # Packets to these addresses finally reach an IPv4 address.
+        if ip in _NAT64:
+            ip = IPv4Address(int(ip) & 0xFFFF_FFFF)
+        elif ip.ipv4_mapped:
+            ip = ip.ipv4_mapped
         elif ip not in _GLOBAL_UNICAST:
             return False
     is_unlisted = not any(ip in network for network in _NOT_PUBLIC if network.version == ip.version)
     return is_unlisted and ip.is_global and not (ip.is_multicast or ip.is_reserved)
 
 
-def _embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
-    """Return the IPv4 address that packets to this IPv6 address finally reach, if there is one."""
-    if ip in _NAT64:
-        return IPv4Address(int(ip) & 0xFFFF_FFFF)
-    return ip.ipv4_mapped
-
-
 def parse_web_url(text: str) -> URL:
-    """Parse an http or https URL and refuse every URL that parsers could read differently.
-
-    Raises:
-        UnusableURL: If the scheme, the host, the port or the spelling is refused.
-    """
+    """Parse an http or https URL and refuse every URL that parsers could read differently."""
     if len(text) > MAX_URL_LENGTH:
         raise UnusableURL(
             f"its URL has {len(text):,} characters, and at most {MAX_URL_LENGTH:,} are accepted"
@@ -239,7 +236,7 @@ class WebFetcher:
         )
         try:
             async with session:
-                await self._follow_redirects(session, self._parse_allowed_url(url), budget, write)
+                await self._follow_redirects(session, url, budget, write)
         except aiohttp.ClientConnectorDNSError:
             raise UnusableURL(NO_PUBLIC_ADDRESS) from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -264,30 +261,27 @@ class WebFetcher:
     async def _follow_redirects(
         self,
         session: aiohttp.ClientSession,
-        url: URL,
+        address: str,
         budget: SizeBudget,
         write: Callable[[bytes], Any],
     ) -> None:
+        url = self._parse_allowed_url(address)
         for _ in range(MAX_REDIRECTS + 1):
             async with session.get(url, allow_redirects=False) as response:
-                if response.status not in REDIRECT_STATUSES:
-                    return await self._read_body(response, budget, write)
-                location = response.headers.get("Location", "")
-                url = self._parse_allowed_url(
-                    str(url.join(URL(location, encoded=location.isascii())))
-                )
+                if response.status in REDIRECT_STATUSES:
+                    location = response.headers.get("Location", "")
+                    target = url.join(URL(location, encoded=location.isascii()))
+                    url = self._parse_allowed_url(str(target))
+                    continue
+                if response.status != 200:
+                    raise UnusableURL(f"its host answers {response.status}")
+                types = self._types
+                type_ = response.headers.get("Content-Type", types.prefixes[0]).strip().lower()
+                if not type_.startswith(types.prefixes):
+                    raise UnusableURL(f"its host does not say that it is {types.noun}")
+                budget.check_bytes(response.content_length or 0)
+                async for chunk in response.content.iter_chunked(CHUNK_BYTES):
+                    budget.add_bytes(len(chunk))
+                    write(chunk)
+                return
         raise UnusableURL(f"its host redirects more than {MAX_REDIRECTS} times")
-
-    async def _read_body(
-        self, response: aiohttp.ClientResponse, budget: SizeBudget, write: Callable[[bytes], Any]
-    ) -> None:
-        if response.status != 200:
-            raise UnusableURL(f"its host answers {response.status}")
-        types = self._types
-        type_ = response.headers.get("Content-Type", types.prefixes[0]).strip().lower()
-        if not type_.startswith(types.prefixes):
-            raise UnusableURL(f"its host does not say that it is {types.noun}")
-        budget.check_bytes(response.content_length or 0)
-        async for chunk in response.content.iter_chunked(CHUNK_BYTES):
-            budget.add_bytes(len(chunk))
-            write(chunk)

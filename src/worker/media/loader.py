@@ -65,12 +65,6 @@ class MediaLoader:
         if not media:
             return body, False
         # Refuse everything that can be refused without reading the media.
-        self._check_supported(media)
-        async with self._request_slots:
-            values = await self._load_all_media(media)
-        return replace_values(body, values) if values else body, True
-
-    def _check_supported(self, media: list[Medium]) -> None:
         if (count := len(media)) > self._limits.parts:
             limit = self._limits.parts
             message = f"{count} media in one request, and at most {limit} are accepted"
@@ -81,6 +75,9 @@ class MediaLoader:
                 raise _refusal_error(medium, f"this model accepts {accepted}")
             if _is_remote(medium) and not self._limits.allow_remote:
                 raise _refusal_error(medium, "this endpoint accepts media as data: URLs only")
+        async with self._request_slots:
+            values = await self._load_all_media(media)
+        return replace_values(body, values) if values else body, True
 
     async def _load_all_media(self, media: list[Medium]) -> dict[ValuePath, str]:
         """Check all media, and return new values by their paths: URLs of ``data:``, or base64."""
@@ -91,7 +88,9 @@ class MediaLoader:
                 values = [await task for task in tasks]
         except TimeoutError:
             unfinished = next(
-                medium for medium, task in zip(media, tasks, strict=True) if not _is_done(task)
+                medium
+                for medium, task in zip(media, tasks, strict=True)
+                if not task.done() or task.cancelled()
             )
             seconds = f"{self._limits.timeout_s:g} seconds (MEDIA_FETCH_TIMEOUT_S)"
             message = f"the media could not be fetched and checked within {seconds}"
@@ -136,10 +135,6 @@ class _SharedMediaState:
 
 def _is_remote(medium: Medium) -> bool:
     return not medium.is_base64 and medium.value[:5].lower() != "data:"
-
-
-def _is_done(task: "asyncio.Task[str | None]") -> bool:
-    return task.done() and not task.cancelled()
 
 
 def _check_inline_medium(medium: Medium, budget: MediaBudget) -> str | None:

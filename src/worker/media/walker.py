@@ -87,11 +87,7 @@ class Medium:
 
 
 def refuse_denied_keys(body: Mapping[str, Any]) -> None:
-    """Refuse ``DENIED_KEYS`` with values in a request's body and in its objects with options.
-
-    Raises:
-        InvalidInput: If the body has such a key. The error names the key.
-    """
+    """Refuse ``DENIED_KEYS`` with values in a request's body and in its objects with options."""
     for container in (body, *(body.get(name) for name in OPTION_OBJECT_KEYS)):
         if isinstance(container, dict):
             _refuse_keys(drop_empty_denied_keys(container), DENIED_KEYS)
