@@ -30,9 +30,9 @@ from worker.failed_start import (
 )
 from worker.limits.bodies import MAX_VALUES
 from worker.metrics import push
-from worker.process import exits, processor
+from worker.process import exits
 from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_queue
-from worker.process.phases import log_phase
+from worker.process.startup import log_phase, skip_processor_benchmark
 from worker.receipts import vllm_version
 from worker.serve.listener import Ports, StartupListener, check_console_access
 from worker.settings import Settings
@@ -248,7 +248,7 @@ def serve_http_failure(run: ProgramRun, failure: FailedStartHandler) -> None:
 
 def serve_jobs(run: ProgramRun) -> None:
     """Take jobs from the platform, or serve the SDK's API, until a signal or an engine's death."""
-    processor.skip_processor_benchmark()
+    skip_processor_benchmark()
     with run.start_engines() as (engines, settings):
         start_background_threads(engines, settings)
         if has_job_queue() and (note := doctor.missing_key_note(settings)):

@@ -8,8 +8,7 @@ import torch
 from accelerate.utils.memory import should_reduce_batch_size
 
 from trainer.tokens import TokenRow
-from worker.process.estimates import MEMORY_SHARES, OPTIMIZER_BYTES, ModelSizes
-from worker.process.memory import free_memory_bytes
+from worker.process.memory import MEMORY_SHARES, OPTIMIZER_BYTES, ModelSizes, free_memory_bytes
 
 # Label of a token that is not learned: the loss ignores it.
 IGNORED_LABEL = -100

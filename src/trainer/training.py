@@ -45,7 +45,7 @@ from worker.fine_tunes.spec import (
     Spec,
 )
 from worker.masking import add_secrets, mask_secrets, remove_paths
-from worker.process.estimates import ModelSizes
+from worker.process.memory import ModelSizes
 from worker.volume.durable import publish_directory
 
 # Seconds between two checkpoints within an epoch. A killed process loses about as much work.

@@ -28,7 +28,7 @@ from worker.engine.run.description import summary_line
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.start import compile_key
 from worker.logs.reader import JSONConverter
-from worker.process.estimates import GIB
+from worker.process.memory import GIB
 from worker.settings import Settings
 
 MESSAGES = [{"role": "user", "content": "Hi"}]

@@ -18,7 +18,7 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.start.artifacts import artifacts_in_arguments
-from worker.process.estimates import GIB
+from worker.process.memory import GIB
 from worker.store import Artifact, ArtifactLocation, File, Origin, Snapshot, disk
 
 CPU = Machine(cpu=True)

@@ -27,7 +27,7 @@ from worker.engine.start.parsers import choose_family_by_files
 from worker.engine.start.rehearsal import rehearse_core
 from worker.engine.start.steps import with_artifact_directories
 from worker.errors import StartFailed
-from worker.process.estimates import ERROR_MARGIN
+from worker.process.memory import ERROR_MARGIN
 from worker.settings.environment import process_environ
 from worker.store import Artifact, ArtifactKind, ArtifactLocation, Origin, Snapshot
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Self
 
-from worker.process.estimates import GIB
+from worker.process.memory import GIB
 
 # Widths of a printed line and of its column for the topic, in characters.
 _LINE = 100

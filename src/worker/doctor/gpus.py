@@ -24,7 +24,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from worker.doctor.findings import Finding, Level
 from worker.engine.machine import Gpu, Machine
 from worker.errors import StartFailed
-from worker.process.estimates import GIB
+from worker.process.memory import GIB
 from worker.validation import find_similar_names
 
 ALL_POOLS = "all"

@@ -1,7 +1,7 @@
 """Estimates whether weights and caches fit into the memory of GPUs, or into a machine's RAM.
 
 The size of the weights comes from the headers of their files, and the size of the cache from vLLM's
-own plan. ``worker.process.estimates`` has the estimates for everything else.
+own plan. ``worker.process.memory`` has the estimates for everything else.
 
 ``GpuJudge`` makes the verdicts on GPUs that this machine doesn't have, ``check_memory`` checks this
 machine and proposes changes if a model doesn't fit.
@@ -34,7 +34,7 @@ from worker.engine.start.checks import (
 )
 from worker.engine.start.refusals import error_message
 from worker.errors import MachineUnfit, StartFailed
-from worker.process.estimates import (
+from worker.process.memory import (
     CUDA_GRAPHS_RESERVE,
     EAGER_RESERVE,
     ERROR_MARGIN,

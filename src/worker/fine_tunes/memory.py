@@ -12,15 +12,16 @@ from typing import NamedTuple
 
 from worker.errors import InvalidInput
 from worker.fine_tunes.spec import Spec
-from worker.process.estimates import (
+from worker.process.memory import (
     FLOAT32_BYTES,
     GIB,
     OPTIMIZER_BYTES,
     PROCESS_BYTES,
     WEIGHT_BYTES,
     ModelSizes,
+    free_memory_bytes,
+    memory_limit,
 )
-from worker.process.memory import free_memory_bytes, memory_limit
 from worker.settings.environment import first_visible_gpu
 from worker.store.disk import count_elements
 

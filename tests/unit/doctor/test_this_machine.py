@@ -21,7 +21,7 @@ from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level
 from worker.doctor.memory import check_memory
 from worker.engine.machine import Gpu, Machine
-from worker.process.estimates import GIB
+from worker.process.memory import GIB
 
 OK, WARN, FAIL, UNKNOWN = Level.OK, Level.WARN, Level.FAIL, Level.UNKNOWN
 THREE = Machine(cpu=False, gpus=RTX_4090.gpus * 3)

@@ -15,7 +15,7 @@ from worker.fine_tunes.memory import (
     needed_bytes,
 )
 from worker.fine_tunes.spec import Lora, RowsFile, Spec
-from worker.process.estimates import GIB
+from worker.process.memory import GIB
 from worker.settings.environment import trainer_environ
 
 # Sizes of a Llama model with 8 billion weights.

@@ -19,7 +19,7 @@ from trainer.batches import (
 from trainer.loading import add_adapter
 from trainer.tokens import TOKEN_DTYPE, TokenRows, TokenWriter
 from worker.fine_tunes.spec import Lora
-from worker.process.estimates import ModelSizes
+from worker.process.memory import ModelSizes
 
 
 def test_selected_rows_are_read_as_they_were_written(tmp_path: Path) -> None:

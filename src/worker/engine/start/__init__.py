@@ -31,8 +31,7 @@ from worker.engine.seam.imports import cache_import_structure
 from worker.engine.start.ahead import ReadAhead
 from worker.engine.start.artifacts import EngineArtifacts, artifacts_in_arguments
 from worker.errors import StartFailed
-from worker.process.garbage import pause_and_freeze_gc
-from worker.process.phases import log_phase
+from worker.process.startup import log_phase, pause_and_freeze_gc
 from worker.settings import Settings
 from worker.settings.environment import ChosenDefault
 from worker.settings.mistakes import Mistake, SettingsError, collect_mistakes
