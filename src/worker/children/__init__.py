@@ -97,13 +97,8 @@ async def start_async(
 ) -> Process:
     """Start a child whose pipes are read on this event loop; it is killed when its parent exits.
 
-    Args:
-        command: Command from ``script_command`` or ``module_command``.
-        environ: Complete environment of the child.
-        options: Options of ``asyncio.create_subprocess_exec``.
-
-    Raises:
-        OSError: The system can't start another process.
+    ``environ`` is its complete environment; ``options`` are those of
+    ``asyncio.create_subprocess_exec``.
     """
     arguments = _with_parent_command(command, StopMode.KILL)
     return await asyncio.create_subprocess_exec(*arguments, env=environ, **options)
@@ -171,8 +166,7 @@ def end_forks_with_parent() -> Iterator[None]:
 def stop_descendants(spared_children: Collection[subprocess.Popen[bytes]] = ()) -> None:
     """Stop all descendants of this process, also those of other code. Safe in a signal handler.
 
-    Args:
-        spared_children: Children to leave running, in addition to ``WAIT_FOR_WRITERS``.
+    ``spared_children`` are left running, in addition to ``WAIT_FOR_WRITERS``.
     """
     terminated = [child for child in tuple(_children) if child.stop_mode is StopMode.TERMINATE]
     for child in terminated:

@@ -155,11 +155,9 @@ BOUNDS: dict[str, Bound] = {
 
 
 def check_parameter_bounds(params: Mapping[str, Any], holder: str) -> None:
-    """Check sampling parameters, or a body that contains them.
+    """Check sampling parameters, or a body that contains them, without duplicate items in lists.
 
-    Args:
-        params: Parameters without duplicate items in lists (see ``remove_duplicate_items``).
-        holder: Name of the object with the parameters, for messages; empty for a body.
+    ``holder`` is the name of the object with the parameters, for messages; empty for a body.
     """
     for name in BOUNDS.keys() & params.keys():
         if message := BOUNDS[name].violation_message(params[name]):
@@ -203,10 +201,7 @@ def normalize_structured_outputs(params: Mapping[str, Any], holder: str) -> dict
 
     Some clients send the same constraint in vLLM's current spelling and its former one, so that
     every release understands it. Different values, or constraints of two kinds, are refused.
-
-    Args:
-        params: Sampling parameters without null values.
-        holder: Name of the object with the parameters, for messages; empty for a body.
+    ``params`` have no null values.
     """
     if params.get(STRUCTURED_OUTPUTS):
         # The backend belongs to the former spelling, and vLLM ignores it.

@@ -3,7 +3,7 @@
 Tokenizing takes a second for a few megabytes, in one of vLLM's few threads for it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from worker.errors import InvalidInput
@@ -45,18 +45,14 @@ def limit_texts(
 
     Return a body, and whether the request counts as long. With ``truncate_prompt_tokens``, the
     texts of the body may be cut to the characters that can remain after vLLM's own truncation.
-
-    Args:
-        body: The body, or the keys of a raw job.
-        shape: The shape of the route's body.
-        context: The model's context, in tokens.
-        tokenizer: The model's tokenizer; None if it has none.
+    ``context`` is the model's context, in tokens.
     """
     size = sum(count_characters(body.get(key)) for key in {*shape.text_keys, *TEMPLATE_KEYS})
     keys = [key for key in shape.text_keys if key not in CONVERSATION_KEYS]
     lists = [value for key in keys if isinstance(value := body.get(key), list)]
     is_large = size > LONG_CHARACTERS or any(map(_has_many_prompts_or_ids, lists))
     is_long = is_large or work.needs_list_queue(body)
+
     truncation = body.get("truncate_prompt_tokens")
     if truncation is None and shape.accepts_token_ids:
         # Refuse too many token ids before any code processes each of them.
@@ -67,6 +63,7 @@ def limit_texts(
     tokens = body.get("tokens") if shape.echoes_input else None
     if tokenizer is None or (size <= LONG_CHARACTERS and not tokens):
         return body, is_long
+
     per_token = tokenizer.max_chars_per_token
     # Maximum characters, or tokens to detokenize, that can fit the context.
     limit = min(context * per_token, max(EXEMPT_CHARACTERS, context * MAX_CHARACTERS_PER_TOKEN))
@@ -74,13 +71,25 @@ def limit_texts(
     _check_size(len(tokens) if isinstance(tokens, list) else 0, limit, "tokens", context, "tokens")
     conversation_size = sum(count_characters(body.get(key)) for key in CONVERSATION_KEYS)
     _check_size(conversation_size, limit, "messages", context)
+
     if type(truncation) is int and shape.can_truncate and "messages" not in body:
         length = limit if truncation < 0 else min(limit, (truncation + SPARE_TOKENS) * per_token)
         side = body.get("truncation_side") or tokenizer.truncation_side
         span = slice(-length, None) if side == "left" else slice(length)
-        return {**body, **_truncate_texts(body, keys, span)}, is_long
+        # vLLM would first tokenize all of each text.
+        truncated = dict(body)
+        for key in keys:
+            match body.get(key):
+                case str() as text:
+                    truncated[key] = text[span]
+                case list() as items:
+                    truncated[key] = [one[span] if isinstance(one, str) else one for one in items]
+        return truncated, is_long
     for key in keys:
-        _check_size(max(_character_counts(body.get(key)), default=0), limit, key, context)
+        value: Any = body.get(key)
+        is_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
+        one_by_one: list[Any] = value if is_list else [value]
+        _check_size(max(map(count_characters, one_by_one), default=0), limit, key, context)
     return body, is_long
 
 
@@ -124,26 +133,3 @@ def count_characters(value: Any) -> int:
                 count += len(items)
                 pending += [item for item in items if not isinstance(item, int)]
     return count
-
-
-def _character_counts(value: Any) -> Iterator[int]:
-    """Yield the character count of each string in a list, or the total of any other value."""
-    if isinstance(value, list) and all(isinstance(text, str) for text in value):
-        yield from map(len, value)
-    else:
-        yield count_characters(value)
-
-
-def _truncate_texts(body: Mapping[str, Any], keys: Iterable[str], span: slice) -> dict[str, Any]:
-    """Return a body's truncated texts by key; vLLM would first tokenize all of each text."""
-
-    def truncate_text(value: Any) -> Any:
-        return value[span] if isinstance(value, str) else value
-
-    return {
-        key: [*map(truncate_text, value)]
-        if isinstance(value := body[key], list)
-        else truncate_text(value)
-        for key in keys
-        if key in body
-    }

@@ -116,10 +116,8 @@ class MediaTotals:
 class MediaBudget:
     """The bytes and pixels that one medium of a request may use.
 
-    Args:
-        limits: The limits for the media of the request.
-        name: The path of the medium in the body, for messages.
-        totals: The bytes and pixels of all media of the request, shared by their budgets.
+    ``name`` is the path of the medium in the body, for messages. All budgets of a request share
+    ``totals``.
     """
 
     def __init__(self, limits: MediaLimits, name: str, totals: MediaTotals) -> None:

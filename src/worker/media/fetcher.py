@@ -137,14 +137,11 @@ def _is_domain_name(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ContentTypes:
-    """Content types that a fetcher accepts.
+    """Content types that a fetcher accepts."""
 
-    Args:
-        prefixes: Prefixes of the accepted types. The first is assumed if a response has no type.
-        noun: The kind of file, for messages.
-    """
-
+    # The first one is assumed if a response has no type.
     prefixes: tuple[str, ...]
+    # The kind of file, for messages.
     noun: str
 
 
@@ -212,13 +209,10 @@ class WebFetcher:
         return bytes(body)
 
     async def download(self, url: str, budget: SizeBudget, write: Callable[[bytes], Any]) -> None:
-        """Fetch the content of a URL, and call ``write`` with each chunk.
-
-        The caller sets the timeout.
+        """Fetch the content of a URL, and call ``write`` with each chunk, without a timeout.
 
         Raises:
             UnusableURL: If the file can't be fetched. The message names neither URL nor address.
-            Exception: The budget's error, if the file is too large.
         """
         connector = aiohttp.TCPConnector(
             resolver=_FilteringResolver(self._create_resolver(), self._is_allowed),

@@ -33,10 +33,7 @@ MAX_FETCHES = 4
 class MediaLoader:
     """Loads the media of the requests of one engine, on one event loop.
 
-    Args:
-        limits: The limits for the media of a request.
-        fetcher: Fetches remote media.
-        kinds: The kinds of media that the model accepts; empty if it reads only text.
+    ``kinds`` are those that the model accepts; empty if it reads only text.
     """
 
     def __init__(
@@ -55,11 +52,8 @@ class MediaLoader:
         """Return a body without remote media, and whether it has any media.
 
         Remote media are fetched and replaced with ``data:`` URLs in a copy. All media are checked.
-        ``keys`` are the keys of the body that may contain media.
-
-        Raises:
-            InvalidInput: If a part or a medium is refused, or media can't be loaded in time. The
-                error names its path, and a limit that is exceeded.
+        ``keys`` are the keys of the body that may contain media. An error names the path of the
+        medium, and a limit that is exceeded.
         """
         media = find_media(body, keys)
         if not media:

@@ -101,14 +101,9 @@ def drop_empty_denied_keys(container: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def find_media(body: Mapping[str, Any], keys: Iterable[str]) -> list[Medium]:
-    """Return the media of a body in their order.
+    """Return the media of a body in their order; refuse denied keys, and media without content.
 
-    Args:
-        body: The body of a request.
-        keys: Keys of the body whose values are texts, conversations, or objects with parts.
-
-    Raises:
-        InvalidInput: If a part has a refused key, or a medium has no valid URL or data.
+    ``keys`` are the keys of the body whose values are texts, conversations, or objects with parts.
     """
     media: list[Medium] = []
     for key in keys:

@@ -13,20 +13,13 @@ MAX_CONCURRENT_TRAININGS = 1
 def max_jobs_from_queue(max_concurrency: Concurrency, slots: int) -> int:
     """Return how many jobs from the platform's queue a worker with an engine has at a time.
 
-    Args:
-        max_concurrency: Value of MAX_CONCURRENCY: a number, or "auto".
-        slots: Number of requests that the engine computes concurrently.
+    ``slots`` is the number of requests that the engine computes concurrently.
     """
     return slots + _max_waiting_jobs(slots) if max_concurrency == "auto" else max_concurrency
 
 
 def max_jobs_in_worker(queue_jobs: int, slots: int) -> int:
-    """Return the maximum number of jobs in the worker, from the queue and over HTTP together.
-
-    Args:
-        queue_jobs: Number of jobs from the queue at a time, which ``max_jobs_from_queue`` returns.
-        slots: Number of requests that the engine computes concurrently.
-    """
+    """Return the maximum number of jobs in the worker, from the queue and over HTTP together."""
     return max(queue_jobs, slots + _max_waiting_jobs(slots))
 
 

@@ -139,8 +139,7 @@ class ModelSizes(BaseModel):
     def token_bytes(self, *, recompute: bool) -> int:
         """Return the memory in bytes that a training needs for one token of a row.
 
-        Args:
-            recompute: Whether only the input of each layer is stored and the rest is recomputed.
+        With ``recompute``, only the input of each layer is stored and the rest is recomputed.
         """
         layer = _HIDDEN_WIDTHS * self.hidden_size + _FEED_FORWARD_WIDTHS * self.feed_forward_size
         layers = self.num_hidden_layers

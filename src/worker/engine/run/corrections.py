@@ -100,10 +100,8 @@ def _drop_invented_arguments(parser: Any, delta: Any) -> None:
 def _withheld_text(parser: Any, request: Any, sent: list[tuple[str, bool]]) -> str:
     """Return the end of an answer's text that was not sent; empty if it is part of a tool call.
 
-    Args:
-        parser: vLLM's ``DelegatingParser`` after its last delta.
-        request: The request, whose ``tool_choice`` may require calls.
-        sent: The content of each delta, and whether it had tool calls.
+    ``parser`` is vLLM's ``DelegatingParser`` after its last delta. ``sent`` has the content of each
+    delta, and whether it had tool calls.
     """
     tool_parser, state = parser._tool_parser, parser._stream_state
     if tool_parser is None or not state.tool_call_text_started:

@@ -194,9 +194,9 @@ class Healer:
     Args:
         name: Name of the model, for the log.
         core: The first core.
-        start_core: Starts another core; called in a thread.
+        start_core: Called in a thread.
         use_core: Builds everything that depends on a core.
-        max_restarts: Maximum number of restarts within ``RESTART_WINDOW_S``.
+        max_restarts: Within ``RESTART_WINDOW_S``.
         hang_s: Seconds of silence that count as a hang; 0 disables the detection.
     """
 

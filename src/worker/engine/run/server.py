@@ -213,12 +213,7 @@ def _name_chosen_tool(refused: RefusedByEngine, body: Mapping[str, Any]) -> None
 
 
 def _encode_json(body: Mapping[str, Any]) -> bytes:
-    """Encode a body as JSON.
-
-    Raises:
-        ValueError: If the body has NaN, or half of a surrogate pair outside of the conversation.
-        OverflowError: If an integer outside of the conversation has more than 64 bits.
-    """
+    """Encode a body as JSON; raise ``ValueError`` or ``OverflowError`` for what JSON can't have."""
     # Try to encode: vLLM would notice too late that a value can't be sent to its core.
     msgspec.msgpack.encode({key: body[key] for key in body.keys() - RENDERED_KEYS})
     text = json.dumps(body, ensure_ascii=False, allow_nan=False)

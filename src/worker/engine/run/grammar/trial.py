@@ -88,11 +88,7 @@ class GrammarTester:
         self._reader: asyncio.Task[None] | None = None
 
     async def try_grammar(self, grammar: Grammar) -> TrialResult:
-        """Return the result of a grammar's trial, from the cache or the process.
-
-        Raises:
-            EngineBusy: If the process exits, or returns no result in time.
-        """
+        """Return the result of a grammar's trial, from the cache or the process."""
         key = grammar.cache_key
         if (result := self._results.get(key)) is not None:
             self._results.move_to_end(key)
