@@ -86,10 +86,10 @@ def limit_texts(
                     truncated[key] = [one[span] if isinstance(one, str) else one for one in items]
         return truncated, is_long
     for key in keys:
-        value: Any = body.get(key)
-        is_list = isinstance(value, list) and all(isinstance(text, str) for text in value)
-        one_by_one: list[Any] = value if is_list else [value]
-        _check_size(max(map(count_characters, one_by_one), default=0), limit, key, context)
+        whole: Any = body.get(key)
+        is_list = isinstance(whole, list) and all(isinstance(text, str) for text in whole)
+        longest = max(map(count_characters, whole if is_list else [whole]), default=0)
+        _check_size(longest, limit, key, context)
     return body, is_long
 
 
