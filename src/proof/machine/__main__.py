@@ -17,11 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from proof.machine import system
-from proof.machine.features import ADAPTERS, EMBEDDER
-from proof.machine.page import page
 from proof.machine.plan import PARTS, Plan
-from proof.machine.result import FILE_FORMAT, Failure, Proof
+from proof.machine.result import FILE_FORMAT, Failure, Proof, page
 from proof.machine.run import Run
+from proof.machine.steps import ADAPTERS, EMBEDDER
 from proof.measure.processes import ROOT, Lost, run_process
 from proof.measure.sides import PYTHONPATH
 
@@ -171,7 +170,7 @@ async def measure(arguments: argparse.Namespace) -> None:
 async def _measure(arguments: argparse.Namespace, folder: Path) -> None:
     if len(str(folder)) > MAX_PATH_LENGTH:
         raise Lost(f"{folder} is too long a path for sockets: choose another --folder")
-    is_gpu = system.has_gpu()
+    is_gpu = bool(system.gpus())
     if not (arguments.size or arguments.model):
         arguments.size = "0.5B" if is_gpu else "tiny"
     title = arguments.model or f"model {arguments.size}, random weights"
@@ -189,10 +188,7 @@ async def _measure(arguments: argparse.Namespace, folder: Path) -> None:
     sessions = [each for name in arguments.only for each in PARTS[name].sessions(plan)]
     total = sum(1 + len(session.steps) for session in sessions)
     await Run(proof, model, total).run(sessions)
-    write(proof, arguments.output or Path(f"proof-{proof.date}"))
-
-
-def write(proof: Proof, output: Path) -> None:
+    output = arguments.output or Path(f"proof-{proof.date}")
     output.mkdir(parents=True, exist_ok=True)
     (output / "result.json").write_bytes(FILE_FORMAT.dump_json(proof, indent=1) + b"\n")
     (output / "README.md").write_text(page(proof))

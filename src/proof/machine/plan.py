@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from proof.machine import faults, features, long_work
+from proof.machine import steps
 from proof.measure import sides
 from proof.measure.comparison import Round
-from proof.measure.figures import Load
-from proof.measure.sides import Conditions, HttpSide
+from proof.measure.loads import Load
+from proof.measure.sides import Conditions
 
 Step = Callable[[Any], Awaitable[Round]]
 START_S = 600.0
@@ -128,15 +128,15 @@ class Plan:
 
 def start_sessions(plan: Plan) -> Sequence[Session]:
     """Return two starts of each side, the second one with compiled code, in alternating order."""
-    loads: dict[str, Step] = {"warm-up": partial(_warm_up, load=plan.load(64))}
+    loads: dict[str, Step] = {"warm-up": partial(steps.warm_up, load=plan.load(64))}
     for callers, name in LOADS.items():
-        loads[name] = partial(features.measure_load, name=name, load=plan.load(callers))
+        loads[name] = partial(steps.measure_load, name=name, load=plan.load(callers))
     whole = plan.load(64, stream=False)
-    loads["64 whole"] = partial(features.measure_load, name="64 whole", load=whole)
-    loads["memory"] = features.measure_memory
-    loads[features.STREAM] = partial(features.measure_stream, load=ONE_STREAM)
-    loads["cancel"] = partial(faults.measure_cancel, tokens=plan.tokens)
-    last: dict[str, Step] = {"core killed": partial(faults.kill_core, tokens=plan.tokens)}
+    loads["64 whole"] = partial(steps.measure_load, name="64 whole", load=whole)
+    loads["memory"] = steps.measure_memory
+    loads[steps.STREAM] = partial(steps.measure_stream, load=ONE_STREAM)
+    loads["cancel"] = partial(steps.measure_cancel, tokens=plan.tokens)
+    last: dict[str, Step] = {"core killed": partial(steps.kill_core, tokens=plan.tokens)}
     session = partial(Session, is_reported=True)
     # The server has no volume: it finds its own code in its home, as on a machine that it left.
     first, second = STARTS
@@ -149,49 +149,40 @@ def start_sessions(plan: Plan) -> Sequence[Session]:
 
 
 def adapter_sessions(plan: Plan) -> Sequence[Session]:
-    conditions = plan.eager("adapters", **features.adapter_options(plan.folder))
-    steps: dict[str, Step] = {"adapters": partial(features.measure_adapters, load=plan.load(16))}
+    conditions = plan.eager("adapters", **steps.adapter_options(plan.folder))
+    step = {"adapters": partial(steps.measure_adapters, load=plan.load(16))}
     return (
-        Session("worker", "start with adapters", sides.worker, conditions, steps),
-        Session("server", "start with adapters", sides.server, conditions, steps),
+        Session("worker", "start with adapters", sides.worker, conditions, step),
+        Session("server", "start with adapters", sides.server, conditions, step),
     )
 
 
 def embedder_sessions(plan: Plan) -> Sequence[Session]:
     embedder: dict[str, Any] = {
-        "embedding_model_name": str(plan.folder / features.EMBEDDER),
-        "embedding_served_model_name": features.EMBEDDER,
+        "embedding_model_name": str(plan.folder / steps.EMBEDDER),
+        "embedding_served_model_name": steps.EMBEDDER,
         "embedding_convert": "embed",
     }
     # The embedder has 0.1 of the memory.
     embedder |= {"gpu_memory_utilization": 0.8} if plan.is_gpu else {}
     conditions = plan.eager("embedder", **embedder)
-    steps: dict[str, Step] = {"embedder": partial(features.measure_embedder, load=plan.load(16))}
-    return (Session("worker", "start with an embedder", sides.worker, conditions, steps),)
+    step = {"embedder": partial(steps.measure_embedder, load=plan.load(16))}
+    return (Session("worker", "start with an embedder", sides.worker, conditions, step),)
 
 
 def batch_sessions(plan: Plan) -> Sequence[Session]:
     conditions = plan.eager("batch")
     lines, tokens = (4_000, 64) if plan.is_gpu else (1_500, 64)
     volume = Path(conditions.environ["BASE_PATH"])
-    step = partial(long_work.measure_batch, volume=volume, lines=lines, tokens=tokens)
-    return (
-        Session(
-            "worker", "start for a batch", long_work.restarted_worker, conditions, {"batch": step}
-        ),
-    )
+    step = {"batch": partial(steps.measure_batch, volume=volume, lines=lines, tokens=tokens)}
+    return (Session("worker", "start for a batch", steps.restarted_worker, conditions, step),)
 
 
 def fine_tune_sessions(plan: Plan) -> Sequence[Session]:
     # The training has the whole memory: the engine stops meanwhile.
     conditions = plan.eager("fine-tune", enable_lora=True, fine_tune="exclusive")
-    steps: dict[str, Step] = {"fine-tune": long_work.measure_fine_tune}
-    return (Session("worker", "start for a fine-tune", sides.worker, conditions, steps),)
-
-
-async def _warm_up(side: HttpSide, load: Load) -> Round:
-    await side.run(load)
-    return Round({})
+    step = {"fine-tune": steps.measure_fine_tune}
+    return (Session("worker", "start for a fine-tune", sides.worker, conditions, step),)
 
 
 PARTS = {

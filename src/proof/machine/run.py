@@ -8,12 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from proof.machine.plan import Session
-from proof.machine.result import Failure, Proof
-from proof.machine.rows import headline
+from proof.machine.result import Failure, Proof, headline
 from proof.measure.comparison import Round
-from proof.measure.output import Output
 from proof.measure.processes import Lost
-from proof.measure.sides import HttpSide
+from proof.measure.sides import HttpSide, Output
 
 # Maximum seconds of a step.
 STEP_S = 900.0
@@ -36,24 +34,19 @@ class Run:
                 async with AsyncExitStack() as stack:
                     await self._perform(session, stack)
             except Exception as error:  # noqa: BLE001 - the next session runs, whatever failed
-                self._fail(session.side, f"end of: {session.name}", error)
+                self._fail(session.side, f"end of: {session.name}", error, Output())
         self.proof.seconds = time.monotonic() - self.began
 
     async def _perform(self, session: Session, stack: AsyncExitStack) -> None:
         side: HttpSide | None = None
-        async with self._step(session.side, session.name):
+        async with self._step(session.side, session.name, Output()):
             starting = session.start(self.model, session.conditions)
             side = started = await stack.enter_async_context(starting)
             if session.is_reported:
-                self._record(
-                    session.side,
-                    Round(
-                        {session.name: {"first_s": started.first_s}}, phases=started.output.phases
-                    ),
-                )
-        output = side.output if side else Output()
+                figures = {session.name: {"first_s": started.first_s}}
+                self._record(session.side, Round(figures, phases=started.output.phases))
         for name, step in session.steps.items():
-            async with self._step(session.side, name, output):
+            async with self._step(session.side, name, side.output if side else Output()):
                 if side is None or side.process.returncode is not None:
                     raise Lost("the side is not running")
                 self._record(session.side, await step(side))
@@ -64,9 +57,7 @@ class Run:
             print(headline(measured.figures), end="", flush=True)
 
     @asynccontextmanager
-    async def _step(
-        self, side: str, name: str, output: Output | None = None
-    ) -> AsyncIterator[None]:
+    async def _step(self, side: str, name: str, output: Output) -> AsyncIterator[None]:
         """Print a step's number, and its duration; record its failure instead of raising it."""
         self.number += 1
         began = time.monotonic()
@@ -78,19 +69,16 @@ class Run:
             self._fail(side, name, error, output)
         print(f" ({time.monotonic() - began:.0f} s)", flush=True)
 
-    def _fail(self, side: str, name: str, error: Exception, output: Output | None = None) -> None:
-        reason = _reason(error)
+    def _fail(self, side: str, name: str, error: Exception, output: Output) -> None:
+        cause: BaseException = error
+        while isinstance(cause, BaseExceptionGroup):
+            cause = cause.exceptions[0]
+        text = " ".join(str(cause).split())
+        if isinstance(cause, TimeoutError):
+            reason = "it took too long"
+        else:
+            reason = (text if isinstance(cause, Lost) else f"{type(cause).__name__}: {text}")[:300]
         lines = error.output if isinstance(error, Lost) else []
-        lines = lines or list(output.last_lines if output else [])
-        self.proof.failures.append(Failure(side, name, reason, lines))
+        failure = Failure(side, name, reason, lines or list(output.last_lines))
+        self.proof.failures.append(failure)
         print(f"failed: {reason}", end="")
-
-
-def _reason(error: BaseException) -> str:
-    """Return an error's text on one line; for a group, its first error's text."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, TimeoutError):
-        return "it took too long"
-    text = " ".join(str(error).split())
-    return (text if isinstance(error, Lost) else f"{type(error).__name__}: {text}")[:300]

@@ -1,15 +1,31 @@
-"""Results of comparisons, stored in JSON files that can be read and combined."""
+"""Comparisons: rounds of sides, their medians, the files that store them, and tables.
 
-from collections.abc import Mapping, Sequence
+A table has a column for each side, and the worker's ratio to vLLM's server.
+"""
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from proof.measure.figures import Arrivals, median_of
+from proof.measure.loads import Arrivals
 
 # Figures by name, grouped by their subject: a load, or the startup.
 Groups = dict[str, dict[str, float]]
+
+
+def turns(sides: Iterable[str], rounds: int, warm_ups: int = 0) -> Iterator[tuple[int, str]]:
+    """Yield a round's number and a side, until each side has had its turn in all rounds.
+
+    The order alternates because a side warms the machine up for the next one. Warm-ups have
+    negative numbers.
+    """
+    sides = sorted(sides)
+    for number in range(-warm_ups, rounds):
+        for side in sides[:: -1 if number % 2 == 0 else 1]:
+            yield number, side
 
 
 @dataclass(frozen=True)
@@ -63,14 +79,16 @@ FILE_FORMAT = TypeAdapter(Comparison)
 
 def medians(rounds: Sequence[Groups]) -> Groups:
     """Return the medians of each group over the rounds that have it."""
-    names = {name: None for groups in rounds for name in groups}
-    return {
-        name: median_of([groups[name] for groups in rounds if name in groups]) for name in names
-    }
+    found: Groups = {}
+    for name in dict.fromkeys(name for groups in rounds for name in groups):
+        members = [groups[name] for groups in rounds if name in groups]
+        found[name] = {
+            figure: statistics.median(one[figure] for one in members) for figure in members[0]
+        }
+    return found
 
 
 def side_medians(rounds: Mapping[str, Sequence[Round]]) -> dict[str, Groups]:
-    """Return the medians of each side."""
     return {side: medians([each.figures for each in found]) for side, found in rounds.items()}
 
 
@@ -92,15 +110,97 @@ def read(files: Sequence[Path]) -> Comparison:
         raise ValueError("these runs are of different models")
     if len({run.conditions for run in runs}) > 1:
         raise ValueError("these runs have different conditions")
+    rounds: dict[str, list[Round]] = {}
+    for run in runs:
+        for side, found in run.rounds.items():
+            rounds.setdefault(side, []).extend(found)
     return Comparison(
         machine=[machine for run in runs for machine in run.machine],
         model=runs[0].model,
         conditions=runs[0].conditions,
-        rounds=_join_rounds([run.rounds for run in runs]),
+        rounds=rounds,
         others=[groups for run in runs for groups in run.others],
     )
 
 
-def _join_rounds(runs: Sequence[Mapping[str, list[Round]]]) -> dict[str, list[Round]]:
-    sides = {side: None for run in runs for side in run}
-    return {side: [each for run in runs for each in run.get(side, [])] for side in sides}
+@dataclass(frozen=True)
+class Row:
+    """One line of a table.
+
+    Args:
+        title: Title of the row.
+        load: Name of the load or group with the figure.
+        figure: Name of the figure.
+        max_ratio: Maximum of the worker's figure relative to vLLM's server.
+        min_ratio: Minimum of the worker's figure relative to vLLM's server.
+        max_value: Maximum of the worker's figure, independent of the server.
+        digits: Number of decimal places.
+    """
+
+    title: str
+    load: str
+    figure: str
+    max_ratio: float | None = None
+    min_ratio: float | None = None
+    max_value: float | None = None
+    digits: int = 1
+
+    def goal(self) -> str:
+        if self.max_ratio is not None:
+            return f"<= {self.max_ratio} x"
+        if self.min_ratio is not None:
+            return f">= {self.min_ratio} x"
+        return f"<= {self.max_value:g}" if self.max_value is not None else ""
+
+    def verdict(self, ours: float | None, server: float | None) -> tuple[str, str]:
+        """Return the cells of the ratio, and of the goal with whether it is met."""
+        if ours is None:
+            return f"{'':6}", self.goal()
+        ratio = ours / server if server else None
+        is_met = None
+        if self.max_value is not None:
+            is_met = ours <= self.max_value
+        elif ratio is not None and self.max_ratio is not None:
+            is_met = ratio <= self.max_ratio
+        elif ratio is not None and self.min_ratio is not None:
+            is_met = ratio >= self.min_ratio
+        ending = {True: ": met", False: ": missed", None: ""}[is_met]
+        return f"{'':6}" if ratio is None else f"{ratio:5.2f}x", f"{self.goal()}{ending}"
+
+
+def table(
+    rows: Sequence[Row],
+    sides: Mapping[str, Groups],
+    rounds: Mapping[str, Sequence[Groups]] | None = None,
+) -> str:
+    """Return the rows that have figures as Markdown, with the worker's ratio to vLLM's server.
+
+    If a row has a goal, the last column has the goals.
+
+    Args:
+        rows: The rows of the table.
+        sides: The groups of figures of each side, in the order of the columns.
+        rounds: The groups of each round of each side, whose figures the cells list in place of
+            those of ``sides``.
+    """
+    lines = [["", *(f"{name:>9}" for name in sides), f"{'ratio':>6}", "goal"]]
+    lines.append(["---", *["---:"] * len(sides), "---:", "---"])
+    for row in rows:
+        values = {name: groups.get(row.load, {}).get(row.figure) for name, groups in sides.items()}
+        if all(value is None for value in values.values()):
+            continue
+        cells = []
+        for name, groups in sides.items():
+            listed = [each.get(row.load, {}) for each in (rounds[name] if rounds else [groups])]
+            figures = [each[row.figure] for each in listed if row.figure in each]
+            cells.append(f"{', '.join(format_figure(each, row.digits) for each in figures):>9}")
+        verdict = row.verdict(values.get("worker"), values.get("server"))
+        lines.append([row.title, *cells, *verdict])
+    columns = len(sides) + (3 if any(row.goal() for row in rows) else 2)
+    return "\n".join(
+        f"| {title:48} | {' | '.join(cells[: columns - 1])} |" for title, *cells in lines
+    )
+
+
+def format_figure(value: float, digits: int) -> str:
+    return f"{value:,.{digits}f}"

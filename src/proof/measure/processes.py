@@ -1,4 +1,4 @@
-"""Processes of a measurement, which end with it."""
+"""Processes of a measurement: they end with it, and their CPU time and memory are known."""
 
 import asyncio
 import os
@@ -17,6 +17,7 @@ TRACKER = "multiprocessing.resource_tracker"
 # Maximum seconds until a new process has a command, of trackers after the end of the others, and of
 # all processes, some of which may wait for a slow disk.
 COMMAND_S, TRACKERS_S, KILL_S = 1.0, 10.0, 300.0
+MIB = 2**20
 
 
 class Lost(Exception):
@@ -70,7 +71,10 @@ def _kill_session(leader: int) -> None:
     Python's resource trackers end by themselves after the others, and remove their shared memory.
     This blocks the event loop for some milliseconds, so that no cancel interrupts it.
     """
-    descendants = _descendants(leader)
+    # Some of them may have sessions of their own.
+    descendants: list[psutil.Process] = []
+    with suppress(psutil.NoSuchProcess):
+        descendants = psutil.Process(leader).children(recursive=True)
     began = trackers_began = time.monotonic()
     while members := [*_session_members(leader), *filter(_is_alive, descendants)]:
         now = time.monotonic()
@@ -93,13 +97,6 @@ def is_resource_tracker(process: psutil.Process) -> bool:
             time.sleep(0.001)
         return TRACKER in " ".join(command)
     return False
-
-
-def _descendants(leader: int) -> list[psutil.Process]:
-    """Return the descendants of a process, some of which may have sessions of their own."""
-    with suppress(psutil.NoSuchProcess):
-        return list(psutil.Process(leader).children(recursive=True))
-    return []
 
 
 def _session_members(leader: int) -> Iterator[psutil.Process]:
@@ -127,3 +124,37 @@ async def next_line(process: Process, prefix: str) -> list[str]:
         if line.startswith(prefix.encode()):
             return line.decode().split()
     raise Lost("the process ended too early")
+
+
+def print_line(*words: object) -> None:
+    """Print words as one line of a child's output, for ``next_line`` of its parent.
+
+    A single write ensures that other output of the process can't split the line.
+    """
+    os.write(1, f"\n{' '.join(map(str, words))}\n".encode())
+
+
+def cpu_s(pid: int) -> float:
+    """Return the CPU seconds of a process and its descendants, including exited ones."""
+    total = 0.0
+    for process in _tree(pid):
+        # The time of a process that exits meanwhile is added to its parent's.
+        with suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def memory_mib(pid: int) -> float:
+    """Return the sum of the proportional set sizes, in which a shared page counts once."""
+    total = 0.0
+    for process in _tree(pid):
+        with suppress(psutil.NoSuchProcess):
+            total += process.memory_full_info().pss
+    return total / MIB
+
+
+def _tree(pid: int) -> Iterator[psutil.Process]:
+    root = psutil.Process(pid)
+    yield root
+    yield from root.children(recursive=True)

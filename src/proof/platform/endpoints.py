@@ -1,8 +1,11 @@
-"""Creates, scales and deletes the endpoints of a proof, and finds those of earlier runs."""
+"""Creates and deletes the endpoints of a proof in limited time, and finds those of earlier runs."""
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from types import FrameType
 from typing import Any
 
 from llm_worker_client.deploy.api import Api, strip_flashboot_suffix
@@ -13,10 +16,35 @@ from llm_worker_client.deploy.apply import (
     plan_deploy_step,
 )
 from proof.platform.plan import NAME_PATTERN, ProofPlan
-from proof.platform.time_limit import OutOfTime, limit_time
 
 # Maximum seconds of the deletion of a run's endpoints, with all retries.
 DELETION_LIMIT_S = 240.0
+
+
+class OutOfTime(BaseException):
+    """A time limit is over. Like KeyboardInterrupt, it is no Exception, so no client retries it."""
+
+
+@contextmanager
+def limit_time(seconds: float) -> Iterator[None]:
+    """Raise ``OutOfTime`` in the main thread if the block takes longer. Limits can't be nested."""
+    start = time.monotonic()
+    previous = signal.signal(signal.SIGALRM, _raise_out_of_time)
+    other_s, _ = signal.setitimer(signal.ITIMER_REAL, max(seconds, 0.001))
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+        if other_s:
+            # A timer of the caller, such as a test runner's.
+            signal.setitimer(signal.ITIMER_REAL, max(other_s - (time.monotonic() - start), 0.001))
+
+
+def _raise_out_of_time(number: int, frame: FrameType | None) -> None:
+    raise OutOfTime("the time limit is over")
+
+
 # Whatever fails while endpoints are deleted, the others cost money until they are deleted, too.
 _PROBLEMS = (Exception, OutOfTime, KeyboardInterrupt)
 

@@ -104,14 +104,12 @@ def _format_page(report: dict[str, Any]) -> Iterator[str]:
 
 
 def _format_values(values: dict[str, Any], marked: Sequence[str]) -> str:
-    return "; ".join(
-        f"{f'**{name}**' if name in marked else name}: {_format_value(value)}"
-        for name, value in values.items()
-    )
-
-
-def _format_value(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    cells = []
+    for name, value in values.items():
+        title = f"**{name}**" if name in marked else name
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        cells.append(f"{title}: {text}")
+    return "; ".join(cells)
 
 
 def _table_row(*cells: object) -> str:

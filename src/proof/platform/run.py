@@ -1,19 +1,19 @@
 """Deploys the endpoint, performs the steps, and deletes the endpoints, however the run ends."""
 
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Collection
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from llm_worker_client.deploy.apply import RESPONSE_WAIT_S
 from llm_worker_client.deploy.errors import DeployError
-from proof.platform.endpoints import ProofEndpoints
+from proof.platform.endpoints import OutOfTime, ProofEndpoints, limit_time
 from proof.platform.observations import StepResult
 from proof.platform.plan import ProofPlan
 from proof.platform.steps import STEPS, ProofStep
 from proof.platform.target import EndpointTarget
-from proof.platform.time_limit import OutOfTime, limit_time
 
 # Seconds in which a failed deployment reports the state and the log of a worker.
 _REPORT_S = 10.0
@@ -74,9 +74,6 @@ class PlatformRun:
 
         ``outcomes`` has a row for each step, also if the deployment fails. ``left`` has the
         endpoints that could not be deleted.
-
-        Raises:
-            KeyboardInterrupt: The run was interrupted; its endpoints are deleted.
         """
         try:
             limit_s = RESPONSE_WAIT_S + 2 * _REPORT_S
@@ -84,9 +81,14 @@ class PlatformRun:
                 for step in self._steps:
                     self._add(StepOutcome(step.name, "not performed: the deployment failed"))
                 return
-            with self._open_target(self._main_id, self._plan.main_request()) as target:
+            with closing(self._open_target(self._main_id, self._plan.main_request())) as target:
                 for step in self._steps:
-                    self._perform_step(step, target)
+                    if step.needs_volume and self._plan.volume is None:
+                        self._add(StepOutcome(step.name, "skipped: it needs --volume"))
+                    elif step.fails_to_start:
+                        self._try(step.name, partial(self._observe_broken, step), step.limit_s)
+                    else:
+                        self._try(step.name, partial(step.observe, target), step.limit_s)
         finally:
             self.left = self._endpoints.delete_all()
 
@@ -96,32 +98,17 @@ class PlatformRun:
         self._main_id = self._endpoints.deploy(self._plan.main_request(), wait_s)
         return StepResult({"a worker answers": True})
 
-    @contextmanager
-    def _open_target(self, endpoint_id: str, request: dict[str, Any]) -> Iterator[EndpointTarget]:
+    def _observe_broken(self, step: ProofStep) -> StepResult:
+        request = self._plan.broken_request()
+        with closing(self._open_target(self._endpoints.deploy(request, 0), request)) as target:
+            return step.observe(target)
+
+    def _open_target(self, endpoint_id: str, request: dict[str, Any]) -> EndpointTarget:
         scaling = {key: request[key] for key in ("workers", "scaling")}
         api, model = self._endpoints.api, self._plan.model
-        with closing(EndpointTarget(api, self._key, endpoint_id, model, scaling)) as target:
-            yield target
+        return EndpointTarget(api, self._key, endpoint_id, model, scaling)
 
-    def _perform_step(self, step: ProofStep, target: EndpointTarget) -> None:
-        def observe() -> StepResult:
-            if not step.fails_to_start:
-                return step.observe(target)
-            request = self._plan.broken_request()
-            with self._open_target(self._endpoints.deploy(request, 0), request) as broken:
-                return step.observe(broken)
-
-        if step.needs_volume and self._plan.volume is None:
-            self._add(StepOutcome(step.name, "skipped: it needs --volume"))
-        else:
-            self._try(step.name, observe, step.limit_s)
-
-    def _try(
-        self,
-        name: str,
-        observe: Callable[[], StepResult],
-        limit_s: float,
-    ) -> StepOutcome:
+    def _try(self, name: str, observe: Callable[[], StepResult], limit_s: float) -> StepOutcome:
         start = time.monotonic()
         if (remaining_s := self._remaining_s()) <= 0:
             return self._add(StepOutcome(name, "not performed: the run's time is over"))

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from proof.platform.observations import StepResult, calls, gateway, jobs, workers
+from proof.platform import observations
+from proof.platform.observations import START_LIMIT_S, StepResult
 from proof.platform.target import EndpointTarget
 
 
@@ -30,124 +31,124 @@ class ProofStep:
     fails_to_start: bool = False
 
 
-_LONG_S = 2 * workers.START_LIMIT_S
+_LONG_S = 2 * START_LIMIT_S
 
 # Steps that remove workers are at the end: each leaves the endpoint as the next one needs it.
 STEPS = (
     ProofStep(
         "models",
         "The gateway passes a GET on, and the worker lists its models.",
-        calls.list_models,
+        observations.list_models,
         "http/gateway.py: OpenAIGateway.answer_request",
     ),
     ProofStep(
         "chat",
         "A chat has one response; its id contains the job's id.",
-        calls.chat,
+        observations.chat,
         "http/gateway.py: OpenAIGateway._send_whole",
     ),
     ProofStep(
         "streamed chat",
         "Chunks of events arrive while the job runs; the last event is [DONE].",
-        calls.stream_chat,
+        observations.stream_chat,
         "http/gateway.py: JobResponder._stream_job",
     ),
     ProofStep(
         "completion",
         "A completion has one response; its id contains the job's id.",
-        calls.complete_text,
+        observations.complete_text,
         "http/gateway.py: OpenAIGateway._send_whole",
     ),
     ProofStep(
         "runsync",
         "The response is the finished job with its yields.",
-        calls.run_synchronously,
+        observations.run_synchronously,
         "state/job.py: Job.status_json",
     ),
     ProofStep(
         "run and stream",
         "Each call of /stream returns the chunks since the last one: 1, 3, 9, 27 and 10 tokens.",
-        calls.follow_stream,
+        observations.follow_stream,
         "http/public_api.py: PublicApi.stream",
     ),
     ProofStep(
         "job with one yield",
         "The yield of an unstreamed job is in its status only.",
-        calls.read_whole_job,
+        observations.read_whole_job,
         "http/public_api.py: PublicApi.stream",
     ),
     ProofStep(
         "health",
         "The counts of jobs and workers.",
-        calls.read_health,
+        observations.read_health,
         "state/job_queue.py: Queue.health",
     ),
     ProofStep(
         "other methods",
         "Not documented: a job has no field for the method.",
-        gateway.send_other_methods,
+        observations.send_other_methods,
         "http/gateway.py: OpenAIGateway.answer_request",
     ),
     ProofStep(
         "form",
         "Not documented: an upload of a file.",
-        gateway.send_form,
+        observations.send_form,
         "http/gateway.py: OpenAIGateway.answer_request",
     ),
     ProofStep(
         "query",
         "Not documented: the query of a request.",
-        gateway.send_query,
+        observations.send_query,
         "http/gateway.py: OpenAIGateway.answer_request",
     ),
     ProofStep(
         "failed job",
         "The job is FAILED; the status at the gateway is not documented.",
-        gateway.fail_job,
+        observations.fail_job,
         "options.py: FailedJobHandling",
     ),
     ProofStep(
         "oversize request",
         "10 MB for /run and 20 MB for /runsync; the status is not documented.",
-        gateway.send_oversize,
+        observations.send_oversize,
         "options.py: Options.oversize_status, MAX_RUN_BYTES, MAX_RUNSYNC_BYTES",
     ),
     ProofStep(
         "cancel",
         "The job is CANCELLED, and the worker stops it.",
-        jobs.cancel_running_job,
+        observations.cancel_running_job,
         "state/job_queue.py: Queue.cancel",
     ),
     ProofStep(
         "caller hangs up",
         "Not documented: whether the job of a closed connection is cancelled.",
-        gateway.hang_up,
+        observations.hang_up,
         "options.py: Options.cancel_on_disconnect",
     ),
     ProofStep(
         "execution timeout",
         "The job is TIMED_OUT after its executionTimeout.",
-        jobs.exceed_execution_timeout,
+        observations.exceed_execution_timeout,
         "state/job_queue.py: Queue._handle_deadline",
     ),
     ProofStep(
         "two workers",
         "The platform adds a worker while jobs wait.",
-        workers.share_load,
+        observations.share_load,
         "fleet.py: Fleet.start_workers",
         _LONG_S,
     ),
     ProofStep(
         "idle workers",
         "Workers end after the idle timeout, or are frozen; a later job starts or thaws one.",
-        workers.leave_idle,
+        observations.leave_idle,
         "fleet.py: Fleet._supervise",
         _LONG_S,
     ),
     ProofStep(
         "batch without its worker",
         "A batch resumes on another worker, and each line is in its output once.",
-        workers.resume_batch,
+        observations.resume_batch,
         "options.py: LostJobHandling",
         _LONG_S,
         needs_volume=True,
@@ -155,35 +156,35 @@ STEPS = (
     ProofStep(
         "removed worker",
         "The worker receives SIGTERM; its jobs fail with a retryable error after 25 seconds.",
-        workers.remove_busy_worker,
+        observations.remove_busy_worker,
         "options.py: LostJobHandling",
         600.0,
     ),
     ProofStep(
         "expired job",
         "The documentation says both that the job is TIMED_OUT and that it is deleted.",
-        jobs.expire_in_queue,
+        observations.expire_in_queue,
         "options.py: ExpiredJobHandling",
         400.0,
     ),
     ProofStep(
         "gateway's timeout",
         "After 100 seconds without a response, 524 with an HTML page; the job continues.",
-        jobs.exceed_gateway_timeout,
+        observations.exceed_gateway_timeout,
         "http/app.py: GatewayTimeout; state/job_queue.py: Queue.purge",
         400.0,
     ),
     ProofStep(
         "cold start",
         "A job waits for a worker: delayTime is its time in the queue.",
-        workers.start_cold,
+        observations.start_cold,
         "state/worker.py: Worker.state",
         _LONG_S,
     ),
     ProofStep(
         "failed start",
         "Each caller gets the reason, which names the setting.",
-        workers.fail_start,
+        observations.fail_start,
         "fleet.py: Fleet._run_worker",
         _LONG_S,
         fails_to_start=True,

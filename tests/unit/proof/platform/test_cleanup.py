@@ -97,11 +97,11 @@ def test_a_step_without_a_response_ends_with_the_runs_time(
     status, printed = prove("--yes", "--only", "health", "query", "--minutes", "0.03")
     assert (status, runpod.endpoints) == (1, {}), printed
     rows = json.loads((output / "result.json").read_text())["rows"]
-    assert [row["problem"] for row in rows] == [
-        None,
-        "no result within 2 s",
-        "not performed: the run's time is over",
-    ]
+    deployed, asked, later = (row["problem"] for row in rows)
+    assert deployed is None
+    # Less if the deployment took some of the time.
+    assert asked in ("no result within 1 s", "no result within 2 s")
+    assert later == "not performed: the run's time is over"
 
 
 @pytest.mark.parametrize("status", [403, 500, -1])

@@ -1,1 +1,0 @@
-"""The sides of batch.py: separate processes that print their measurements."""

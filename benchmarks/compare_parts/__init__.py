@@ -1,1 +1,0 @@
-"""The parts of `compare.py`: conditions, sides, loads, usage, files, rows, and the command."""

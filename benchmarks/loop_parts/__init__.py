@@ -1,1 +1,0 @@
-"""The parts of benchmarks/loop.py, and the endpoint that they measure."""

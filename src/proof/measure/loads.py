@@ -1,0 +1,270 @@
+"""Loads: their requests over HTTP, the arrivals of the tokens, and the figures.
+
+The callers do as little work as possible: they parse only the last event of an answer. They are in
+this process, or share the load between several, so that no process limits it:
+
+    PYTHONPATH=src python -m proof.measure.loads BASE ARGUMENTS
+
+The command prints "ready", waits for a line, sends its requests, and prints the answers.
+"""
+
+import asyncio
+import itertools
+import json
+import os
+import random
+import re
+import sys
+import time
+from asyncio.subprocess import PIPE
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import aiohttp
+from pydantic import TypeAdapter
+
+from proof.measure.processes import ROOT, Lost, next_line, run_process
+
+# Arrivals of the tokens of an answer: milliseconds since the request was sent, and the number of
+# tokens received by then.
+Arrivals = list[tuple[float, int]]
+# The ids of an event's tokens, and the marker of the event with the usage, which is the only one
+# that is parsed.
+IDS, USAGE = re.compile(rb'"token_ids": ?\[([^\]]+)'), b'"usage":{'
+LIMIT_S = 120.0
+
+
+@dataclass(frozen=True)
+class Load:
+    """Requests of callers who each send the next one when they get a response.
+
+    Args:
+        callers: Number of concurrent callers.
+        requests: Number of all requests.
+        tokens: Exact number of tokens of each answer.
+        stream: Whether the answers are streamed.
+        processes: Number of processes that share the callers; with 1, they are in this process.
+    """
+
+    callers: int
+    requests: int
+    tokens: int = 64
+    stream: bool = True
+    processes: int = 1
+
+
+@dataclass
+class Answer:
+    """The arrivals of the tokens of one answer, in seconds of a monotonic clock.
+
+    Args:
+        sent: Time at which the request was sent.
+        arrivals: Time of each read, and its number of tokens.
+        ended: Time at which the answer ended.
+        tokens: Number of tokens of the answer.
+    """
+
+    sent: float
+    arrivals: list[tuple[float, int]] = field(default_factory=list)
+    ended: float = 0.0
+    tokens: int = 0
+
+    def since_sent(self) -> Arrivals:
+        counts = itertools.accumulate(count for _, count in self.arrivals)
+        times = (round(1000 * (at - self.sent), 3) for at, _ in self.arrivals)
+        return list(zip(times, counts, strict=True))
+
+    @property
+    def gaps(self) -> list[float]:
+        """The seconds between consecutive tokens; 0 between tokens of the same read."""
+        found: list[float] = []
+        for (before, _), (at, count) in itertools.pairwise(self.arrivals):
+            found += [at - before, *[0.0] * (count - 1)]
+        return found
+
+
+ANSWERS = TypeAdapter(list[Answer])
+
+
+def prompts(count: int, seed: int = 0) -> list[str]:
+    """Return prompts of eight words, always the same ones for a seed."""
+    rng = random.Random(7 + seed)
+    words = "a small worker counts tokens".split()
+    return [" ".join(rng.choices(words, k=8)) for _ in range(count)]
+
+
+def chat(prompt: str, tokens: int) -> dict[str, Any]:
+    """Return the body of a greedy chat whose answer has exactly this number of tokens."""
+    messages = [{"role": "user", "content": prompt}]
+    return {"messages": messages, "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+
+
+def body(model: str, prompt: str, load: Load) -> dict[str, Any]:
+    """Return the body of a request of a load."""
+    usage = {"stream_options": {"include_usage": True}, "return_token_ids": True}
+    streamed = {"stream": load.stream, **(usage if load.stream else {})}
+    return {"model": model, **chat(prompt, load.tokens), **streamed}
+
+
+async def send(base: str, models: Sequence[str], load: Load) -> list[Answer]:
+    """Send the requests of a load from all its processes.
+
+    Args:
+        base: Base URL of the OpenAI API, including its version.
+        models: Served names of models, which the requests name in turn.
+        load: The load.
+
+    Raises:
+        Lost: If a response is an error, or tokens are missing.
+    """
+    if load.processes == 1:
+        return await _send_here(base, models, load)
+    share = replace(
+        load,
+        callers=load.callers // load.processes,
+        requests=load.requests // load.processes,
+        processes=1,
+    )
+    async with AsyncExitStack() as stack:
+        processes = []
+        for number in range(load.processes):
+            arguments = json.dumps({"models": list(models), "load": asdict(share), "seed": number})
+            command = (sys.executable, "-m", __name__, base, arguments)
+            environ = {"PYTHONPATH": str(ROOT / "src")}
+            running = run_process(command, environ, stdin=PIPE)
+            processes.append(await stack.enter_async_context(running))
+        for process in processes:
+            await next_line(process, "ready")
+        # All are awaited before an error is raised.
+        outputs = await asyncio.gather(*(process.communicate(b"\n") for process in processes))
+    answers = []
+    for process, (output, _) in zip(processes, outputs, strict=True):
+        if process.returncode:
+            raise Lost(f"a caller failed: {output.decode().strip()}")
+        answers += ANSWERS.validate_json(output)
+    return answers
+
+
+async def _send_here(base: str, models: Sequence[str], load: Load, seed: int = 0) -> list[Answer]:
+    waiting = zip(prompts(load.requests, seed), itertools.cycle(models), strict=False)
+    answers: list[Answer] = []
+    connector = aiohttp.TCPConnector(limit=load.callers)
+    timeout = aiohttp.ClientTimeout(total=LIMIT_S)
+    async with aiohttp.ClientSession(connector=connector, timeout=timeout) as client:
+
+        async def call() -> None:
+            for prompt, model in waiting:
+                answer = Answer(time.perf_counter())
+                url = f"{base}/chat/completions"
+                async with client.post(url, json=body(model, prompt, load)) as response:
+                    if response.status != 200:
+                        raise Lost(f"{response.status}: {await response.text()}")
+                    if load.stream:
+                        await _read_stream(response, answer)
+                    else:
+                        whole = await response.json(content_type=None)
+                        answer.arrivals.append((time.perf_counter(), 1))
+                        answer.tokens = whole["usage"]["completion_tokens"]
+                answer.ended = time.perf_counter()
+                if answer.tokens != load.tokens:
+                    raise Lost(f"an answer has {answer.tokens} of {load.tokens} tokens")
+                answers.append(answer)
+
+        await asyncio.gather(*(call() for _ in range(load.callers)))
+    return answers
+
+
+async def _read_stream(response: aiohttp.ClientResponse, answer: Answer) -> None:
+    rest, last = b"", b""
+    async for part in response.content.iter_any():
+        *events, rest = (rest + part).split(b"\n\n")
+        if count := sum(ids.count(b",") + 1 for event in events for ids in IDS.findall(event)):
+            answer.arrivals.append((time.perf_counter(), count))
+        last = next((event for event in reversed(events) if USAGE in event), last)
+    if last:
+        answer.tokens = json.loads(last.removeprefix(b"data: "))["usage"]["completion_tokens"]
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Figures of a load: times in milliseconds, CPU times in milliseconds per request.
+
+    Shares are percentages of all cores of the machine over the duration of the load.
+
+    Args:
+        own_cpu: CPU time of the side's processes.
+        platform_cpu: CPU time of the local platform between the side and the callers.
+        client_cpu: CPU time of the callers.
+        posts: Number of the worker's POSTs per answer.
+    """
+
+    requests_per_s: float
+    tokens_per_s: float
+    first_p50: float
+    first_p99: float
+    latency_p50: float
+    gap_p99: float
+    own_cpu: float = 0.0
+    platform_cpu: float | None = None
+    client_cpu: float | None = None
+    posts: float | None = None
+
+    def as_json(self) -> dict[str, float]:
+        """Return the figures by their names, without those that the side does not have."""
+        values: dict[str, float | None] = asdict(self)
+        cores = len(os.sched_getaffinity(0))
+        for name in ("own", "platform", "client"):
+            if (cpu_ms := values[f"{name}_cpu"]) is not None:
+                values[f"{name}_share"] = 100 * (cpu_ms / 1000) * self.requests_per_s / cores
+        return {name: round(value, 3) for name, value in values.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The figures of a load, and the arrivals of the tokens of its first answer."""
+
+    figures: Figures
+    arrivals: Arrivals
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[round(share * (len(ordered) - 1))] if ordered else 0.0
+
+
+def figures(answers: Sequence[Answer], **others: float) -> Figures:
+    """Compute the figures of a load from its answers."""
+    seconds = max(a.ended for a in answers) - min(a.sent for a in answers)
+    firsts = [1000 * (a.arrivals[0][0] - a.sent) for a in answers if a.arrivals]
+    latencies = [1000 * (a.ended - a.sent) for a in answers]
+    gaps = [1000 * gap for a in answers for gap in a.gaps]
+    return Figures(
+        requests_per_s=len(answers) / seconds,
+        tokens_per_s=sum(a.tokens for a in answers) / seconds,
+        first_p50=percentile(firsts, 0.5),
+        first_p99=percentile(firsts, 0.99),
+        latency_p50=percentile(latencies, 0.5),
+        gap_p99=percentile(gaps, 0.99),
+        **others,
+    )
+
+
+def main() -> int:
+    base, arguments = sys.argv[1:]
+    parsed = json.loads(arguments)
+    load = Load(**parsed["load"])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        answers = asyncio.run(_send_here(base, parsed["models"], load, parsed["seed"]))
+    except Lost as lost:
+        print(lost)
+        return 1
+    sys.stdout.write(ANSWERS.dump_json(answers).decode())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
