@@ -284,7 +284,6 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 	@$(BIN)/python benchmarks/emulator_speed.py
 	@$(BIN)/python benchmarks/loop.py --only idle,full,auto
 	@$(BIN)/python benchmarks/cancel.py
-	@$(BIN)/python benchmarks/cold_start.py --only starts
 	@$(BIN)/python benchmarks/offline.py --only demo
 	@$(BIN)/python benchmarks/offline.py --only large
 	@$(BIN)/python benchmarks/overhead.py
@@ -294,7 +293,6 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 	@$(BIN)/python benchmarks/batch.py throughput
 	@$(BIN)/python benchmarks/batch.py memory
 	@$(BIN)/python benchmarks/batch.py kill
-	@$(BIN)/python benchmarks/batch.py callers
 	@$(BIN)/python benchmarks/batch.py many --rounds 1
 	@$(BIN)/python benchmarks/costly.py
 	@PYTHONPATH=src $(BIN)/python benchmarks/in_process/check_rows.py

@@ -1,15 +1,14 @@
-"""Measures batches: throughput and memory against vLLM's run_batch, kills, other callers, many.
+"""Measures batches: throughput and memory against vLLM's run_batch, kills, and many batches.
 
     python benchmarks/batch.py throughput [--rounds 3] [--lines 2000]
     python benchmarks/batch.py memory [--rounds 3] [--megabytes 200]
     python benchmarks/batch.py kill [--rounds 3] [--lines 2000]
-    python benchmarks/batch.py callers [--rounds 3] [--seconds 30]
     python benchmarks/batch.py many [--rounds 1] [--seconds 30]
 
-Each side is a separate process with the same input and the same engine settings (128 concurrent
-requests, 512 tokens, float32, eager, one process for the engine core), and is warmed up. The sides
-alternate; the ratios count, not the seconds. The demo model's steps take almost no time; with any
-real model, the ratios are nearer to 1. The exit status is 1 if a goal is missed.
+Each side is a separate process (this file) with the same input and the same engine settings (128
+concurrent requests, 512 tokens, float32, eager, one process for the engine core), and is warmed up.
+The sides alternate; the ratios count, not the seconds. The demo model's steps take almost no time;
+with any real model, the ratios are nearer to 1. The exit status is 1 if a goal is missed.
 
 throughput: lines per second, from the job's submission to its end, or of run_batch's own function
 from the started engine to the written output. Neither side includes the startup. Goal: 0.95 x.
@@ -20,10 +19,6 @@ the loaded engine; without the engine core. Goal: below 150 MB.
 kill: SIGKILL after half the duration of a full run. It shows how many responses are on the disk,
 how many must be computed again, and the seconds that the next run needs for the rest.
 
-callers: two callers who send the next request as soon as they get a response, with 16 tokens per
-chat, with and without a batch in the same engine. It shows the median, the 99th percentile and the
-maximum in milliseconds. Goal: p99 below 2 x.
-
 many: one caller with 4 tokens per request, with and without batches in the same worker: 180 batches
 of 100 lines of 1,500 tokens on a queue endpoint, one of 1,000 lines that the worker has taken up
 without a job, and 600 batches of one such line over HTTP. Goals: on the queue, the median is at
@@ -33,21 +28,192 @@ HTTP, it is at most 2 x, and the worker has at most 10 more threads.
 
 import argparse
 import asyncio
-import statistics
+import json
+import os
+import re
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import bench
-from batch_parts import many, sides
-from batch_parts.sides import SIDES, RunResult
+import psutil
+from endpoint import Endpoint, serve, start_endpoint
 
-from proof.measure import processes
+from proof.measure import loads
+from proof.measure.comparison import turns
+from proof.measure.processes import Lost, next_line, print_line, run_process
 
+CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+SLOTS = 128
+MAX_MODEL_LEN = 512
+# The worker's own values on a CPU, for both sides; ERROR avoids a log line per request.
+ENVIRON = {
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
 TOKENS = 16
-LONG = 100_000
-THROUGHPUT, GROWTH_MB, TAIL = 0.95, 150, 2.0
+LONG_BYTES = 100_000
+THROUGHPUT, GROWTH_MB = 0.95, 150
+# Each side first runs a warm-up: a first request and the first concurrent requests take seconds
+# longer.
+WARM_UP_LINES = 2 * SLOTS
+WARM_UP_NAME = "warm"
+# many: tokens of the caller's requests and of the batches' lines; seconds before the first
+# measurement, after the creation of the batches, and of batches that have no job.
+SHORT_TOKENS, LONG_TOKENS = 4, 1_500
+WARM_UP_S, SETTLE_S, TAKE_UP_S = 3.0, 3.0, 25.0
+
+
+def write_input(path: Path, count: int, tokens: int, padding: int = 0, names: str = "line") -> Path:
+    """Write an input file of chats.
+
+    Args:
+        path: Path of the file.
+        count: Number of lines.
+        tokens: Number of tokens of each answer.
+        padding: Number of bytes to add to each line.
+        names: Prefix of the custom_ids.
+    """
+    with path.open("w") as opened:
+        for number, prompt in enumerate(loads.prompts(count)):
+            body = loads.chat(prompt, tokens)
+            if padding:
+                body["user"] = "x" * padding
+            line = {"custom_id": f"{names}{number}", "method": "POST", "url": CHAT, "body": body}
+            opened.write(json.dumps(line) + "\n")
+    return path
+
+
+# The processes of the sides. Each prints "begun" when it is warmed up, and "ended" with the seconds
+# and the growth of its memory.
+
+
+def run_worker(model: str, source: str, folder: str) -> None:
+    """Run a batch in a job of this worker, timed from the job to its end.
+
+    A later process continues the batch in the same folder.
+    """
+    import handler  # noqa: PLC0415 - in the worker's process only
+    from worker.app import Worker  # noqa: PLC0415 - the same
+    from worker.settings.environment import environ_with_secrets  # noqa: PLC0415 - the same
+    from worker.settings.sources import gather_settings  # noqa: PLC0415 - the same
+
+    inbox = Path(folder) / "inbox"
+    inbox.mkdir(exist_ok=True)
+    if not (path := inbox / Path(source).name).exists():
+        path.hardlink_to(source)
+    os.environ.update(
+        MODEL_NAME=model,
+        FILES_PATH=folder,
+        MAX_MODEL_LEN=str(MAX_MODEL_LEN),
+        MAX_NUM_SEQS=str(SLOTS),
+    )
+
+    async def run(worker: Worker, name: str) -> None:
+        # Jobs with the same id belong to the same batch.
+        batch = {"input_path": f"inbox/{name}", "endpoint": CHAT, "max_runtime_sec": 24 * 3600}
+        job = {"id": name, "input": {"batch": batch}}
+        (answer,) = [chunk async for chunk in worker.handle(job)]
+        if answer.get("batch", {}).get("status") != "completed":
+            raise Lost(f"the batch is {answer}")
+
+    async def main(worker: Worker) -> None:
+        # The name contains the process id because the same name would mean the same batch.
+        warm_up = inbox / f"{WARM_UP_NAME}{os.getpid()}.jsonl"
+        write_input(warm_up, WARM_UP_LINES, TOKENS, names=WARM_UP_NAME)
+        await run(worker, warm_up.name)
+        await measure_here(run(worker, path.name))
+
+    with handler.start_engines(gather_settings(environ_with_secrets())) as (engines, settings):
+        asyncio.run(main(Worker(engines, settings)))
+
+
+def run_vllm(model: str, source: str, folder: str) -> None:
+    """Run a batch with vLLM's run_batch, timed from the started engine to the output."""
+    from vllm.entrypoints.launchers import run_batch  # noqa: PLC0415 - slow
+    from vllm.entrypoints.launchers.api_server.entry import (  # noqa: PLC0415 - slow
+        build_async_engine_client,
+    )
+    from vllm.utils.argparse_utils import FlexibleArgumentParser  # noqa: PLC0415 - slow
+
+    def arguments(source: str, folder: str) -> Any:
+        options = {
+            "-i": source,
+            "-o": f"{folder}/output.jsonl",
+            "--model": model,
+            "--dtype": "float32",
+            "--distributed-executor-backend": "uni",
+            "--max-model-len": MAX_MODEL_LEN,
+            "--max-num-seqs": SLOTS,
+        }
+        words = [str(word) for pair in options.items() for word in pair]
+        return run_batch.make_arg_parser(FlexibleArgumentParser()).parse_args(
+            [*words, "--enforce-eager", "--disable-log-stats"]
+        )
+
+    async def main() -> None:
+        args = arguments(source, folder)
+        async with build_async_engine_client(args) as engine:
+            with tempfile.TemporaryDirectory() as scratch:
+                path = Path(scratch) / "input.jsonl"
+                warm_up = write_input(path, WARM_UP_LINES, TOKENS, names=WARM_UP_NAME)
+                await run_batch.run_batch(engine, arguments(str(warm_up), scratch))
+            await measure_here(run_batch.run_batch(engine, args))
+
+    asyncio.run(main())
+
+
+async def measure_here(running: Awaitable[object]) -> None:
+    """Print "begun", and "ended" with the seconds and MB that something takes in this process."""
+    before_mb = _memory_mb("VmRSS")
+    # Resets the recorded maximum.
+    Path("/proc/self/clear_refs").write_text("5")  # noqa: ASYNC240 - nothing else runs yet
+    print_line("begun")
+    start = time.perf_counter()
+    await running
+    print_line("ended", time.perf_counter() - start, _memory_mb("VmHWM") - before_mb)
+
+
+def _memory_mb(name: str) -> float:
+    found = re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None, "this needs Linux"
+    return int(found[1]) / 1000
+
+
+SIDES = {"worker": run_worker, "run_batch": run_vllm}
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The result that a side reports for a run, for its own process without the engine core.
+
+    Args:
+        seconds: Duration without the startup of the engine.
+        growth_mb: Largest growth of the resident memory during the run.
+    """
+
+    seconds: float
+    growth_mb: float
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Milliseconds of the requests of a caller without pauses, and threads of the worker."""
+
+    p50: float
+    maximum: float
+    threads: int
+
+    def __str__(self) -> str:
+        return f"p50 {self.p50:.1f}, max {self.maximum:.0f} ms, {self.threads} threads"
 
 
 class BatchBenchmark:
@@ -61,105 +227,200 @@ class BatchBenchmark:
     def make_folder(self) -> Path:
         return Path(tempfile.mkdtemp(dir=self.folder))
 
+    @asynccontextmanager
+    async def start(self, side: str, source: Path, folder: Path) -> AsyncIterator[Process]:
+        """Start a side; it starts the batch as soon as the block begins.
+
+        Args:
+            side: One of ``SIDES``.
+            source: The input file.
+            folder: Folder of the output; another run in the same folder continues the batch.
+        """
+        arguments = ("--side", side, self.model, str(source), str(folder))
+        command = (sys.executable, "-u", __file__, *arguments)
+        async with run_process(command, ENVIRON, quiet=True) as process:
+            await next_line(process, "begun")
+            yield process
+
+    async def run(self, side: str, source: Path, folder: Path | None = None) -> RunResult:
+        """Run a batch to its end.
+
+        Raises:
+            Lost: If the process exits too early, or a line has no answer.
+        """
+        folder = folder or self.make_folder()
+        async with self.start(side, source, folder) as process:
+            _, seconds, growth = await next_line(process, "ended")
+        with source.open() as lines:
+            expected = sum(1 for _ in lines)
+        if (answered := count_answers(folder)) != expected:
+            raise Lost(f"{side}: {answered} of {expected} lines have an answer")
+        return RunResult(float(seconds), float(growth))
+
     async def alternate_sides(self, source: Path) -> dict[str, list[RunResult]]:
         results: dict[str, list[RunResult]] = {side: [] for side in SIDES}
-        for turn in range(self.args.rounds):
-            for side in SIDES[:: 1 if turn % 2 == 0 else -1]:
-                results[side].append(await sides.run(side, self.model, source, self.make_folder()))
+        for _, side in turns(SIDES, self.args.rounds):
+            results[side].append(await self.run(side, source))
         return results
 
     async def throughput(self) -> bool:
         lines = self.args.lines
-        results = await self.alternate_sides(
-            sides.write_input(self.folder / "input.jsonl", lines, TOKENS)
-        )
+        source = write_input(self.folder / "input.jsonl", lines, TOKENS)
+        results = await self.alternate_sides(source)
         speeds = {side: [lines / result.seconds for result in results[side]] for side in SIDES}
         ratios = [ours / vllm for ours, vllm in zip(*speeds.values(), strict=True)]
         print(f"{lines:,} lines of {TOKENS} tokens; lines per second")
         for side in SIDES:
             print_row(side, speeds[side])
         print_row("ratio", ratios, digits=2)
-        return print_goal("throughput", statistics.median(ratios) >= THROUGHPUT, f">= {THROUGHPUT}")
+        return print_goal("throughput", median(ratios) >= THROUGHPUT, f">= {THROUGHPUT}")
 
     async def memory(self) -> bool:
-        count = self.args.megabytes * 1_000_000 // LONG
-        source = sides.write_input(self.folder / "input.jsonl", count, 1, LONG)
+        count = self.args.megabytes * 1_000_000 // LONG_BYTES
+        source = write_input(self.folder / "input.jsonl", count, 1, LONG_BYTES)
         results = await self.alternate_sides(source)
-        print(f"{count:,} lines of {LONG:,} bytes; MB of growth")
+        print(f"{count:,} lines of {LONG_BYTES:,} bytes; MB of growth")
         for side in SIDES:
             print_row(side, [result.growth_mb for result in results[side]])
-        ours = statistics.median(result.growth_mb for result in results[SIDES[0]])
+        ours = median(result.growth_mb for result in results["worker"])
         return print_goal("memory", ours < GROWTH_MB, f"< {GROWTH_MB} MB")
 
     async def kill(self) -> bool:
         lines = self.args.lines
-        source = sides.write_input(self.folder / "input.jsonl", lines, TOKENS)
+        source = write_input(self.folder / "input.jsonl", lines, TOKENS)
         print(f"{lines:,} lines, killed after half the time of a whole run")
         print(f"{'':12}{'whole s':>9}{'stored':>8}{'to do':>8}{'rest s':>9}")
         is_complete = True
         for _ in range(self.args.rounds):
             for side in SIDES:
-                full_s = (await sides.run(side, self.model, source, self.make_folder())).seconds
+                full_s = (await self.run(side, source)).seconds
                 folder = self.make_folder()
-                async with sides.start_side(side, self.model, source, folder) as process:
+                async with self.start(side, source, folder) as process:
                     await asyncio.sleep(full_s / 2)
                     if process.returncode is not None:
-                        raise processes.Lost(f"{side} ended before it was killed: use more --lines")
+                        raise Lost(f"{side} ended before it was killed: use more --lines")
                     process.kill()
-                answered = sides.answers(folder)
-                rest_s = (await sides.run(side, self.model, source, folder)).seconds
+                answered = count_answers(folder)
+                rest_s = (await self.run(side, source, folder)).seconds
                 print(
                     f"{side:12}{full_s:9.1f}{answered:8,}{lines - answered:8,}{rest_s:9.1f}",
                     flush=True,
                 )
-                is_complete &= sides.answers(folder) == lines
+                is_complete &= count_answers(folder) == lines
         return print_goal("kill", is_complete, "all lines answered by the next run")
-
-    async def callers(self) -> bool:
-        source = sides.write_input(self.folder / "input.jsonl", self.args.lines, 64)
-        program = Path(sides.__file__).parent / "callers.py"
-        numbers = (str(self.args.seconds), str(self.args.rounds))
-        arguments = (self.model, str(source), str(self.make_folder()), *numbers)
-        rounds: dict[str, list[Sequence[float]]] = {"alone": [], "beside": []}
-        command = (sys.executable, "-u", str(program), *arguments)
-        async with processes.run_process(command, sides.ENVIRON, quiet=True) as process:
-            for _ in range(2 * self.args.rounds):
-                _, side, *words = await processes.next_line(process, "round")
-                rounds[side].append([float(word) for word in words])
-        print(f"{self.args.seconds} s of two callers; chats, and ms: median, p99, maximum")
-        for side, results in rounds.items():
-            for column, name in enumerate(("chats", "p50", "p99", "max")):
-                print_row(f"{side} {name}", [figures[column] for figures in results])
-        tails = [
-            statistics.median(figures[2] for figures in results) for results in rounds.values()
-        ]
-        print(f"p99 next to a batch: {tails[1] / tails[0]:.2f} x")
-        return print_goal("callers", tails[1] < TAIL * tails[0], f"p99 < {TAIL} x")
 
     async def many(self) -> bool:
         seconds, is_met = self.args.seconds, True
         print(f"{seconds:g} s of one caller: without other work, and next to many batches")
         for _ in range(self.args.rounds):
-            folder = self.make_folder()
-            alone, busy = await many.measure_queue(self.model, folder, 180, 100, seconds)
+            alone, busy = await self.measure_queue(180, 100)
             print(f"queue: {alone}; {busy}: {busy.p50 / alone.p50:.1f} x", flush=True)
             is_met &= busy.p50 <= 3 * alone.p50 and busy.maximum < 2_000
-            folder = self.make_folder()
-            alone, busy = await many.measure_queue(
-                self.model, folder, 1, 1_000, seconds, has_key=False
-            )
+            alone, busy = await self.measure_queue(1, 1_000, has_key=False)
             print(f"orphan: {alone}; {busy}: {busy.p50 / alone.p50:.1f} x", flush=True)
             is_met &= busy.p50 <= 1.5 * alone.p50
-            alone, busy = await many.measure_server(self.model, self.make_folder(), 600, seconds)
+            alone, busy = await self.measure_server(600)
             print(f"HTTP: {alone}; {busy}: {busy.p50 / alone.p50:.1f} x", flush=True)
             is_met &= busy.p50 <= 2 * alone.p50 and busy.threads <= alone.threads + 10
         return print_goal(
             "many", is_met, "p50 <= 3 x, 1.5 x, 2 x, maximum < 2 s, threads <= 10 more"
         )
 
+    async def measure_queue(
+        self, batches: int, lines: int, *, has_key: bool = True
+    ) -> tuple[Figures, Figures]:
+        """Return the figures of jobs alone, and next to batches.
+
+        With a key, the worker sends the jobs that run the batches. Without it, no job runs them,
+        and the worker takes them up by itself.
+        """
+        folder = self.make_folder()
+        environ = {"MODEL_NAME": self.model, "BASE_PATH": str(folder)}
+        if has_key:
+            environ["BATCH_API_KEY"] = "local"
+        async with start_endpoint(environ) as endpoint:
+            pid = endpoint.processes[0].pid
+
+            async def call() -> None:
+                await endpoint.answer("Hi", SHORT_TOKENS)
+
+            file = await run_route(endpoint, "/v1/files", batch_file(lines))
+            await measure_calls(call, WARM_UP_S, pid)
+            alone = await measure_calls(call, self.args.seconds, pid)
+            batch = {"input_file_id": file["id"], "endpoint": COMPLETIONS}
+            creating = (run_route(endpoint, "/v1/batches", batch) for _ in range(batches))
+            await asyncio.gather(*creating)
+            await asyncio.sleep(SETTLE_S if has_key else TAKE_UP_S)
+            busy = await measure_calls(call, self.args.seconds, pid)
+            if not [*(folder / "worker" / "batches").glob("*/leases/shard-0/lease-*")]:
+                raise Lost("no batch was running at the end")
+            return alone, busy
+
+    async def measure_server(self, batches: int) -> tuple[Figures, Figures]:
+        """Return the figures of requests to --serve alone, and next to batches of one line each."""
+        environ = {"MODEL_NAME": self.model, "BASE_PATH": str(self.make_folder())}
+        async with serve(environ) as (session, pid):
+
+            async def post(route: str, body: dict[str, Any]) -> dict[str, Any]:
+                async with session.post(route, json=body) as response:
+                    response.raise_for_status()
+                    answer: dict[str, Any] = await response.json()
+                    return answer
+
+            async def call() -> None:
+                short = {"prompt": "Hi", "max_tokens": SHORT_TOKENS, "ignore_eos": True}
+                await post(COMPLETIONS, short)
+
+            file = await post("/v1/files", batch_file(1))
+            await measure_calls(call, WARM_UP_S, pid)
+            alone = await measure_calls(call, self.args.seconds, pid)
+            for _ in range(batches):
+                await post("/v1/batches", {"input_file_id": file["id"], "endpoint": COMPLETIONS})
+            return alone, await measure_calls(call, self.args.seconds, pid)
+
+
+def count_answers(folder: Path) -> int:
+    """Return the number of complete successful answers in a folder of either side."""
+    names: set[str] = set()
+    for found in (*folder.rglob("*.jsonl"), *folder.rglob("content")):
+        text = found.read_bytes()
+        for line in text[: text.rfind(b"\n") + 1].splitlines():
+            answer = json.loads(line)
+            good = (answer.get("response") or {}).get("status_code") == 200
+            if good and not answer["custom_id"].startswith(WARM_UP_NAME):
+                names.add(answer["custom_id"])
+    return len(names)
+
+
+def batch_file(lines: int) -> dict[str, Any]:
+    """Return the body of a request that stores a batch's input; each line is a long answer."""
+    body = {"prompt": "Tell me.", "max_tokens": LONG_TOKENS, "ignore_eos": True}
+    line = {"method": "POST", "url": COMPLETIONS, "body": body}
+    content = "".join(json.dumps({**line, "custom_id": f"c{i}"}) + "\n" for i in range(lines))
+    return {"purpose": "batch", "content": content}
+
+
+async def run_route(endpoint: Endpoint, route: str, body: dict[str, Any]) -> dict[str, Any]:
+    job_input = {"route": route, "method": "POST", "body": body}
+    job = endpoint.emulator.queue.submit({"input": job_input})
+    await job.wait_for_end(60)
+    if not job.output:
+        raise Lost(f"{route} is {job.status}, with {job.error}")
+    answer: dict[str, Any] = job.output[0]
+    return answer
+
+
+async def measure_calls(call: Callable[[], Awaitable[object]], seconds: float, pid: int) -> Figures:
+    times, end = [], time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        start = time.perf_counter()
+        await call()
+        times.append(1000 * (time.perf_counter() - start))
+    return Figures(median(times), max(times), psutil.Process(pid).num_threads())
+
 
 def print_row(title: str, values: Sequence[float], digits: int = 1) -> None:
-    figures = (statistics.median(values), min(values), max(values))
+    figures = (median(values), min(values), max(values))
     print(f"{title:14}" + "".join(f"{figure:12,.{digits}f}" for figure in figures), flush=True)
 
 
@@ -176,13 +437,13 @@ async def main(args: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] == ["--side"]:
+        SIDES[sys.argv[2]](*sys.argv[3:])
+        sys.exit(0)
     parser = bench.options(__doc__)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("what", choices=("throughput", "memory", "kill", "callers", "many"))
-    parser.add_argument("--lines", type=int, default=None)
+    parser.add_argument("what", choices=("throughput", "memory", "kill", "many"))
+    parser.add_argument("--lines", type=int, default=2_000)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=30)
     parser.add_argument("--model", type=bench.path, default=bench.DEMO_MODEL)
-    arguments = parser.parse_args()
-    arguments.lines = arguments.lines or (50_000 if arguments.what == "callers" else 2_000)
-    sys.exit(0 if asyncio.run(main(arguments)) else 1)
+    sys.exit(0 if asyncio.run(main(parser.parse_args())) else 1)

@@ -1,6 +1,7 @@
-"""Common parts of the benchmarks: paths, options, and lines about the machine and of a child.
+"""What the benchmarks share: paths, options, the line about the machine, and the output.
 
-Importing this module makes `src` importable.
+Importing this module makes `src` importable, and nothing else, because some benchmarks measure
+imports. What they measure with is in `proof.measure`, and in `endpoint`.
 """
 
 import argparse
@@ -19,7 +20,9 @@ def options(
     description: str | None, rounds: int = 3, *, writes_json: bool = False
 ) -> argparse.ArgumentParser:
     """Return a parser with the common options, with `--json` only if `writes_json` is set."""
-    parser = argparse.ArgumentParser(description=description)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=rounds)
     if writes_json:
         parser.add_argument(
@@ -42,11 +45,3 @@ def write_json(file: Path | None, figures: Any) -> None:
 
 def machine() -> str:
     return f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f} before"
-
-
-def print_line(*words: object) -> None:
-    """Print words as one line of a child's output.
-
-    A single write ensures that other output of the process can't split the line.
-    """
-    os.write(1, f"\n{' '.join(map(str, words))}\n".encode())

@@ -16,21 +16,22 @@ status is 1 if a goal is missed.
 import argparse
 import asyncio
 import contextlib
-import socket
 import statistics
 import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import bench
 import cancel
 import httpx
+from endpoint import WATCHED_WORKER, start_endpoint, wait_for_count
 
-from emulator import Emulator, Options
+from emulator import Emulator
 from llm_worker_client import AsyncRunpodTransport
-from proof.measure import processes
+from proof.measure.processes import Lost, next_line, print_line, run_process
+from proof.measure.sides import PYTHONPATH, free_port
 
 GOAL_MS = 3.0
 CANCEL_GOAL_MS = 200.0
@@ -45,7 +46,7 @@ EVENTS = ['data: {"choices": []}\n\n', "data: [DONE]\n\n"]
 async def serve_platform() -> None:
     """Run an emulator that answers its jobs immediately, until killed."""
     async with Emulator() as emulator:
-        bench.print_line("url", emulator.api_url)
+        print_line("url", emulator.api_url)
         queue = emulator.queue
         while True:
             await queue.changed.wait_for(lambda: queue.has_available_jobs)
@@ -59,29 +60,13 @@ async def serve_platform() -> None:
 
 
 @contextlib.asynccontextmanager
-async def platform() -> AsyncIterator[str]:
-    command = (sys.executable, "-u", __file__, "--platform")
-    async with processes.run_process(command, {}) as process:
-        yield (await processes.next_line(process, "url "))[1]
-
-
-@contextlib.asynccontextmanager
-async def proxy(api_url: str) -> AsyncIterator[str]:
+async def start_proxy(api_url: str) -> AsyncIterator[str]:
     """Start a proxy; yield its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = str(free.getsockname()[1])
-    command = (
-        sys.executable,
-        "-m",
-        "llm_worker_client",
-        "proxy",
-        "--endpoint",
-        "local",
-        "--port",
-        port,
-    )
-    environ = {"PYTHONPATH": "src", "RUNPOD_API_KEY": KEY, "PROXY_API_KEY": ""}
-    async with processes.run_process((*command, "--base-url", api_url), environ, quiet=True):
+    port = str(free_port())
+    command = [sys.executable, "-m", "llm_worker_client", "proxy", "--endpoint", "local"]
+    command += ["--port", port, "--base-url", api_url]
+    environ = {**PYTHONPATH, "RUNPOD_API_KEY": KEY, "PROXY_API_KEY": ""}
+    async with run_process(command, environ, quiet=True):
         url = f"http://127.0.0.1:{port}"
         async with httpx.AsyncClient() as client:
             while True:
@@ -97,7 +82,7 @@ async def request_ms(client: httpx.AsyncClient, url: str, stream: bool) -> float
     began = time.perf_counter()
     async with client.stream("POST", url, json={**BODY, "stream": stream}) as response:
         if response.status_code != 200:
-            raise processes.Lost(f"{url} answered {response.status_code}")
+            raise Lost(f"{url} answered {response.status_code}")
         parts = response.aiter_bytes()
         await anext(parts)
         elapsed_ms = 1000 * (time.perf_counter() - began)
@@ -109,9 +94,15 @@ async def request_ms(client: httpx.AsyncClient, url: str, stream: bool) -> float
 async def latency(rounds: int) -> bool:
     """Print the latency of each way to the endpoint; return whether the goal is met."""
     is_met = True
-    async with platform() as api_url, proxy(api_url) as proxy_url:
+    command = (sys.executable, "-u", __file__, "--platform")
+    async with run_process(command, {}) as platform:
+        _, api_url = await next_line(platform, "url ")
         transport = AsyncRunpodTransport("local", KEY, api_url)
-        async with httpx.AsyncClient() as client, httpx.AsyncClient(transport=transport) as jobs:
+        async with (
+            start_proxy(api_url) as proxy_url,
+            httpx.AsyncClient() as client,
+            httpx.AsyncClient(transport=transport) as jobs,
+        ):
             ways: dict[str, tuple[httpx.AsyncClient, str]] = {
                 "gateway": (client, f"{api_url}/local/openai{ROUTE}"),
                 "proxy": (client, f"{proxy_url}{ROUTE}"),
@@ -149,31 +140,26 @@ async def measure_ways(
 
 async def cancels(rounds: int, model: str) -> bool:
     """Print how soon a slot is free after a caller disconnects; return whether the goal is met."""
-    script = Path(cancel.__file__)
-    command = (sys.executable, "-u", str(script), "--worker")
     async with (
-        Emulator(Options()) as emulator,
-        processes.run_process(
-            command, {**emulator.worker_environ(), "MODEL_NAME": model}, quiet=True
-        ) as worker,
-        proxy(emulator.api_url) as url,
+        start_endpoint({"MODEL_NAME": model}, WATCHED_WORKER, stdout=PIPE) as endpoint,
+        start_proxy(endpoint.emulator.api_url) as url,
         httpx.AsyncClient(base_url=url, timeout=300) as client,
     ):
+        worker = endpoint.processes[0]
         # The worker's first chat takes longer.
         for stream in (False, True):
             await client.post(ROUTE, json={**BODY, "max_tokens": 1, "stream": stream})
         times_ms = []
         for turn in range(2 * rounds):
             submitted = time.monotonic()
-            body = cancel.payload(raw=False, stream=turn % 2 == 0)["openai_input"]
+            body = cancel.chat_body(stream=turn % 2 == 0)
             request = asyncio.create_task(client.post(ROUTE, json=body))
-            await cancel.wait_for_count(worker, 1, submitted)
+            await wait_for_count(worker, 1, submitted)
             await asyncio.sleep(0.6)
             request.cancel()
             disconnected_at = time.monotonic()
-            times_ms.append(
-                1000 * (await cancel.wait_for_count(worker, 0, disconnected_at) - disconnected_at)
-            )
+            freed_at = await wait_for_count(worker, 0, disconnected_at)
+            times_ms.append(1000 * (freed_at - disconnected_at))
     print(
         f"hung up: freed after {statistics.median(times_ms):.0f} ms "
         f"(longest {max(times_ms):.0f} ms)"

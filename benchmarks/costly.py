@@ -21,12 +21,11 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import aiohttp
 import bench
-from batch_parts.many import start_server
+from endpoint import serve
 
 COMPLETIONS, METRICS = "/v1/completions", "/metrics"
 STEPS = "vllm:iteration_tokens_total_count"
@@ -192,7 +191,7 @@ async def run_rows(args: argparse.Namespace, write: Callable[[str], object]) -> 
             async with aiohttp.ClientSession(args.url, timeout=timeout) as session:
                 await write_rows(args, session, write)
             return
-        async with start_server(str(args.model), Path(folder)) as (session, _):
+        async with serve({"MODEL_NAME": str(args.model), "BASE_PATH": folder}) as (session, _):
             await write_rows(args, session, write)
 
 
@@ -214,7 +213,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0)
     parser.add_argument("--only", nargs="*", choices=ROWS)
     parser.add_argument("--url")
-    parser.add_argument("--model", type=Path, default=bench.DEMO_MODEL)
+    parser.add_argument("--model", type=bench.path, default=bench.DEMO_MODEL)
     args = parser.parse_args()
     asyncio.run(run_rows(args, lambda line: print(line, flush=True)))
     return 0

@@ -8,28 +8,25 @@ directly, because the SDK's loop takes only about 27 jobs per second with 30 slo
 Python needs about as much CPU time as the server, so the CPU times of both are printed. The
 emulator's CPU time gives its maximum throughput, independent of the machine's load. Run this with
 and without --request-log to see the cost of that log. The exit status is 1 if a chunk or a job was
-lost, regardless of the figures. Needs Linux (/proc).
+lost, regardless of the figures.
 """
 
 import argparse
 import asyncio
 import json
-import os
-import shlex
-import statistics
 import sys
 import time
-from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
+from statistics import median
 from typing import Any
 
 import aiohttp
 import bench
 
-from proof.measure import processes
+from proof.measure.processes import Lost, cpu_s, run_process
+from proof.measure.sides import EMULATOR, PYTHONPATH, read_worker_environ
 
 STREAM_GOAL = 2_000  # POSTs per second
 JOB_GOAL = 500  # jobs per second
@@ -45,20 +42,8 @@ class Load:
 
     count: int = 0
     seconds: float = 0.0
-    emulator_cpu_s: float = 0.0
-    client_cpu_s: float = 0.0
-
-    @property
-    def rate(self) -> float:
-        return self.count / self.seconds
-
-    @property
-    def emulator_ms(self) -> float:
-        return 1000 * self.emulator_cpu_s / self.count
-
-    @property
-    def client_ms(self) -> float:
-        return 1000 * self.client_cpu_s / self.count
+    emulator_s: float = 0.0
+    client_s: float = 0.0
 
 
 class Client:
@@ -91,12 +76,13 @@ class Client:
             return [job["id"] for job in await response.json()] if response.status == 200 else []
 
     async def post_chunk(self, job: str, output: Any) -> None:
-        await self._post(self._stream.replace("$ID", job) + "&isStream=false", output)
+        await self._post(self._stream, job, output)
 
     async def post_done(self, job: str, output: Any) -> None:
-        await self._post(self._done.replace("$ID", job) + "&isStream=false", output)
+        await self._post(self._done, job, output)
 
-    async def _post(self, url: str, output: Any) -> None:
+    async def _post(self, url: str, job: str, output: Any) -> None:
+        url = f"{url.replace('$ID', job)}&isStream=false"
         body = json.dumps({"output": output}, ensure_ascii=False)
         async with self._session.post(url, data=body, headers=POST_HEADERS) as response:
             await response.read()
@@ -120,56 +106,23 @@ class Client:
     def measure(self) -> Iterator[Load]:
         """Measure the times of the block; the block itself sets the count."""
         load = Load()
-        start, emulator_start_s, client_start_s = self._clocks()
+        start, emulator_start_s, client_start_s = (
+            time.monotonic(),
+            cpu_s(self._pid),
+            time.process_time(),
+        )
         yield load
-        end, emulator_end_s, client_end_s = self._clocks()
-        load.seconds = end - start
-        load.emulator_cpu_s = emulator_end_s - emulator_start_s
-        load.client_cpu_s = client_end_s - client_start_s
-
-    def _clocks(self) -> tuple[float, float, float]:
-        return time.monotonic(), cpu_seconds(self._pid), time.process_time()
-
-
-def cpu_seconds(pid: int) -> float:
-    # The process's name, in parentheses, may contain spaces.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    user, system = fields[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
-
-
-@asynccontextmanager
-async def emulator(request_log: Path | None) -> AsyncIterator[Client]:
-    """Start an emulator without workers, and yield a client for it."""
-    command = [sys.executable, "-m", "emulator", "--port", "0"]
-    if request_log:
-        command += ["--request-log", str(request_log)]
-    # No API key, even if this shell has one.
-    environ = {"PYTHONPATH": "src", "EMULATOR_API_KEY": ""}
-    async with processes.run_process(command, environ) as process:
-        variables = await read_environ(process)
-        async with aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
-            headers={"Authorization": variables["RUNPOD_AI_API_KEY"]},
-            raise_for_status=True,
-        ) as session:
-            yield Client(session, process.pid, variables)
-
-
-async def read_environ(process: Process) -> dict[str, str]:
-    """Read the variables that the emulator prints for a worker."""
-    needed = {f"RUNPOD_WEBHOOK_{kind}" for kind in ("GET_JOB", "POST_STREAM", "POST_OUTPUT")}
-    needed.add("RUNPOD_AI_API_KEY")
-    environ: dict[str, str] = {}
-    while not needed <= environ.keys():
-        _, assignment = await processes.next_line(process, "export ")
-        name, _, value = shlex.split(assignment)[0].partition("=")
-        environ[name] = value
-    return environ
+        load.seconds = time.monotonic() - start
+        load.emulator_s = cpu_s(self._pid) - emulator_start_s
+        load.client_s = time.process_time() - client_start_s
 
 
 async def measure_stream_posts(client: Client, streams: int, seconds: float) -> Load:
-    """Let many jobs stream concurrently, each with one POST at a time."""
+    """Let many jobs stream concurrently, each with one POST at a time.
+
+    Raises:
+        Lost: If a job's stream lacks a chunk, or has them in another order.
+    """
     for _ in range(streams):
         await client.run()
     jobs: list[str] = []
@@ -198,26 +151,17 @@ async def measure_stream_posts(client: Client, streams: int, seconds: float) -> 
     for job, outputs in sent.items():
         await client.post_done(job, [])
         if (received := await client.read_stream(job)) != outputs:
-            raise processes.Lost(
-                f"of {len(outputs)} chunks /stream gave {len(received)}, or not in order"
-            )
+            raise Lost(f"of {len(outputs)} chunks /stream gave {len(received)}, or not in order")
     return load
 
 
 async def measure_jobs(client: Client, slots: int, seconds: float) -> Load:
-    """Submit, take and complete jobs; check the counts of /health."""
+    """Let callers submit jobs and a worker complete them, up to `slots` jobs at a time.
+
+    Raises:
+        Lost: If /health does not count each job as completed.
+    """
     before = await client.job_counts()
-    load = await run_jobs(client, slots, seconds)
-    expected = {**before, "completed": before["completed"] + load.count}
-    if (counts := await client.job_counts()) != expected:
-        raise processes.Lost(
-            f"{load.count} jobs were submitted: /health says {counts}, not {expected}"
-        )
-    return load
-
-
-async def run_jobs(client: Client, slots: int, seconds: float) -> Load:
-    """Let callers submit jobs and a worker complete them, up to `slots` jobs at a time."""
     # The semaphore limits the queue, so that this measures complete jobs and not the queue's
     # growth.
     free_slots = asyncio.Semaphore(slots)
@@ -246,13 +190,16 @@ async def run_jobs(client: Client, slots: int, seconds: float) -> Load:
             for _ in range(slots):
                 await free_slots.acquire()  # until no job is in progress
             worker.cancel()
+    expected = {**before, "completed": before["completed"] + load.count}
+    if (counts := await client.job_counts()) != expected:
+        raise Lost(f"{load.count} jobs were submitted: /health says {counts}, not {expected}")
     return load
 
 
-def format_figures(name: str, rounds: list[Load], goal: int) -> str:
-    rate = statistics.median(load.rate for load in rounds)
-    emulator_ms = statistics.median(load.emulator_ms for load in rounds)
-    client_ms = statistics.median(load.client_ms for load in rounds)
+def format_figures(name: str, rounds: Sequence[Load], goal: int) -> str:
+    rate = median(load.count / load.seconds for load in rounds)
+    emulator_ms = median(1000 * load.emulator_s / load.count for load in rounds)
+    client_ms = median(1000 * load.client_s / load.count for load in rounds)
     return (
         f"{name}: {rate:,.0f}/s (goal {goal:,}); emulator used {emulator_ms:.3f} ms of CPU each, "
         f"so its ceiling is {1000 / emulator_ms:,.0f}/s; this client {client_ms:.3f} ms"
@@ -262,10 +209,21 @@ def format_figures(name: str, rounds: list[Load], goal: int) -> str:
 async def main(args: argparse.Namespace) -> None:
     posts, jobs = [], []
     print(bench.machine(), flush=True)
-    async with emulator(args.request_log) as client:
-        for _ in range(args.rounds):
-            posts.append(await measure_stream_posts(client, args.streams, args.seconds))
-            jobs.append(await measure_jobs(client, args.slots, args.seconds))
+    command = [*EMULATOR, "--port", "0"]
+    if args.request_log:
+        command += ["--request-log", str(args.request_log)]
+    # An emulator without workers, and without an API key, even if this shell has one.
+    async with run_process(command, {**PYTHONPATH, "EMULATOR_API_KEY": ""}) as process:
+        variables = await read_worker_environ(process)
+        async with aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=0),
+            headers={"Authorization": variables["RUNPOD_AI_API_KEY"]},
+            raise_for_status=True,
+        ) as session:
+            client = Client(session, process.pid, variables)
+            for _ in range(args.rounds):
+                posts.append(await measure_stream_posts(client, args.streams, args.seconds))
+                jobs.append(await measure_jobs(client, args.slots, args.seconds))
     print(format_figures("stream POSTs", posts, STREAM_GOAL))
     print(format_figures("jobs", jobs, JOB_GOAL))
     print(
@@ -286,5 +244,5 @@ if __name__ == "__main__":
         asyncio.run(main(parser.parse_args()))
     except TimeoutError:
         sys.exit("lost: a request or a job did not end")
-    except processes.Lost as lost:
+    except Lost as lost:
         sys.exit(f"lost: {lost}")

@@ -1,6 +1,6 @@
 """Makes the steps of vLLM's engine last a fixed time; the engine imports it, not a benchmark.
 
-    LOGITS_PROCESSORS=loop_parts.steps:FixedStep
+    LOGITS_PROCESSORS=fixed_step:FixedStep
 
 Otherwise several engines on a few cores would slow each other down.
 """

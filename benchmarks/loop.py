@@ -10,9 +10,8 @@ Needs Linux: all processes read the same monotonic clock.
 
 idle: sequential jobs after random pauses. It measures how long a job waits in the queue, and how
 long it takes from there to the engine (p99 <= 10 ms), where a thread of the worker watches the
-engine's number of requests. It also compares the time to the first token of a streamed chat
-completion, through the platform's gateway, with vLLM's own server with the same engine settings
-(<= 1.5 x).
+engine's number of requests. `compare.py` compares the first tokens of an idle worker with those of
+vLLM's own server.
 
 full: 64 callers who submit the next job when their job has ended, on 64 slots, with answers of 8
 tokens. It measures jobs per second, the duration of a job, and the longest time in which a job
@@ -25,9 +24,9 @@ measures jobs per second and the worker's CPU time: the whole loop without the e
 auto: MAX_CONCURRENCY=auto against 300, or the two values of --limits, with 8 slots in each engine.
 First, 64 equal jobs are submitted together to two idle workers: the time until the last has ended
 (<= 0.6 x). Both engines compute up to 8 concurrent requests in steps of a fixed duration
-(loop_parts/steps.py), so that two workers on one machine don't slow each other down. So this
-measures how the jobs are distributed. Then, 64 callers use one worker with its real engine: jobs
-per second (>= 0.98 x).
+(fixed_step.py), so that two workers on one machine don't slow each other down. So this measures how
+the jobs are distributed. Then, 64 callers use one worker with its real engine: jobs per second
+(>= 0.98 x).
 
 flat: thousands of small jobs, 32 concurrently. It measures resident memory and open files of the
 worker's process after every 1,000 jobs, their seconds and CPU seconds, and the ratio of the last
@@ -36,20 +35,272 @@ worker's process after every 1,000 jobs, their seconds and CPU seconds, and the 
 
 import argparse
 import asyncio
+import random
 import signal
 import sys
+import time
+from argparse import Namespace
+from asyncio.subprocess import PIPE
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import asdict, dataclass, fields
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
 
 import bench
-from loop_parts import auto, flat, full, idle, nothing
+import psutil
+import streaming
+from endpoint import (
+    START_S,
+    WATCHED_WORKER,
+    Endpoint,
+    JobLoad,
+    raw_job,
+    start_endpoint,
+    wait_for_count,
+)
 
-from proof.measure import processes
+from emulator import Options
+from proof.measure import loads
+from proof.measure.comparison import turns
+from proof.measure.loads import percentile
+from proof.measure.processes import Lost
+
+CALLERS = 64
+# idle: the goal for the p99 from take to engine, and the longest pause between two jobs; random
+# pauses hit a polling loop at any moment.
+ENGINE_GOAL_MS = 10
+PAUSE_S = 0.1
+# full
+FULL_TOKENS = 8
+FULL = {"MAX_CONCURRENCY": str(CALLERS), "MAX_NUM_SEQS": str(CALLERS)}
+# nothing: a worker whose engine immediately answers any ordinary prompt with one token.
+NOTHING_JOBS = 2_000  # per round
+NOTHING_WORKER = (sys.executable, "-u", str(Path(streaming.__file__)), "--worker")
+# auto: goals relative to the second limit.
+SLOTS = 8
+AUTO_JOBS = 64
+MAKESPAN_GOAL = 0.6
+THROUGHPUT_GOAL = 0.98
+FIXED_STEP = {
+    "PYTHONPATH": str(bench.ROOT / "benchmarks"),
+    "LOGITS_PROCESSORS": "fixed_step:FixedStep",
+}
+# flat: the goal is relative to the first block.
+BLOCK_JOBS = 1_000
+IN_FLIGHT = 32
+FLAT_GOAL = 1.05
+# Seconds. The emulator runs in this process, so its stored jobs must not grow, either.
+RETENTION_S = 1.0
+
+
+async def measure_idle(args: Namespace) -> dict[str, Any]:
+    """Measure the time of a job in the queue, and from there to the engine."""
+    rng = random.Random(7)
+    queue_waits: list[float] = []
+    engine_waits: list[float] = []
+    environ = {"MODEL_NAME": str(args.model)}
+    async with start_endpoint(environ, WATCHED_WORKER, stdout=PIPE) as endpoint:
+        for prompt in loads.prompts(args.idle_jobs):
+            await asyncio.sleep(rng.uniform(0, PAUSE_S))
+            job = endpoint.emulator.queue.submit(raw_job(prompt, tokens=4))
+            async with asyncio.timeout(START_S):
+                arrived = await wait_for_count(endpoint.processes[0], 1, job.queued_at)
+                await job.wait_for_end()
+            assert job.started_at is not None
+            queue_waits.append(1000 * (job.started_at - job.queued_at))
+            engine_waits.append(1000 * (arrived - job.started_at))
+    print(f"  submitted to taken  {percentiles(queue_waits)}")
+    print(f"  taken to engine     {percentiles(engine_waits)} (goal of p99: {ENGINE_GOAL_MS})")
+    return {"submitted_to_taken_ms": queue_waits, "taken_to_engine_ms": engine_waits}
+
+
+async def measure_full(args: Namespace) -> dict[str, Any]:
+    """Measure this checkout, alternately with another one if that is set."""
+    roots = {"now": bench.ROOT, **({"before": args.before} if args.before else {})}
+    environ = {**FULL, "MODEL_NAME": str(args.model)}
+    async with AsyncExitStack() as stack:
+        sides = {}
+        for side, root in roots.items():
+            command = (sys.executable, "-u", str(root / "src" / "handler.py"))
+            endpoint = await stack.enter_async_context(start_endpoint(environ, command))
+            sides[side] = partial(endpoint.load, args.full_jobs, CALLERS, FULL_TOKENS)
+        measured = await alternate(sides, args.rounds)
+    rates = {side: [load.rate for load in rounds] for side, rounds in measured.items()}
+    for side, rounds in measured.items():
+        print(
+            f"  {side:8} {median(rates[side]):6.1f} jobs/s, a job "
+            f"{percentiles([ms for load in rounds for ms in load.times_ms])}, "
+            f"longest gap between takes {max(load.longest_gap_ms for load in rounds):7.1f} ms"
+        )
+    if args.before:
+        pairs = zip(rates["now"], rates["before"], strict=True)
+        print(f"  jobs/s, now / before: {median(a / b for a, b in pairs):.2f} x")
+    return {
+        side: {
+            "jobs_per_s": rates[side],
+            "job_ms": [load.times_ms for load in rounds],
+            "longest_gap_ms": [load.longest_gap_ms for load in rounds],
+        }
+        for side, rounds in measured.items()
+    }
+
+
+async def measure_nothing(args: Namespace) -> dict[str, Any]:
+    """Measure jobs per second, and the CPU times of the worker and of platform and callers."""
+    rates: list[float] = []
+    cores: dict[str, list[float]] = {"worker": [], "platform and callers": []}
+    async with start_endpoint({}, NOTHING_WORKER) as endpoint:
+        processes = (psutil.Process(endpoint.processes[0].pid), psutil.Process())
+        await endpoint.load(CALLERS, CALLERS, tokens=1)
+        for _ in range(args.rounds):
+            before_s = [cpu_s(process) for process in processes]
+            load = await endpoint.load(NOTHING_JOBS, CALLERS, tokens=1)
+            rates.append(load.rate)
+            for name, process, before in zip(cores, processes, before_s, strict=True):
+                cores[name].append((cpu_s(process) - before) / load.seconds)
+    used = ", ".join(f"{name} {median(values):.2f}" for name, values in cores.items())
+    print(f"  {median(rates):,.0f} jobs/s; cores: {used}")
+    return {"jobs_per_s": rates, "cores": cores}
+
+
+async def measure_auto(args: Namespace) -> dict[str, Any]:
+    # Equal jobs in fixed steps end eight at a time. 32 jobs for each worker take four times as long
+    # as one job. 33 jobs for one of them take five times as long, which is 0.62 of the time that
+    # one worker needs for all.
+    pairs = await compare_limits(args, workers=2, count=AUTO_JOBS)
+    makespans = {limit: [load.seconds for load in rounds] for limit, rounds in pairs.items()}
+    for limit, rounds in pairs.items():
+        takers = (Counter(job.worker_id for job in load.jobs).values() for load in rounds)
+        taken = ", ".join("+".join(map(str, shares)) for shares in takers)
+        print(
+            f"  2 workers, MAX_CONCURRENCY={limit:4} {AUTO_JOBS} jobs in "
+            f"{median(makespans[limit]):6.2f} s; taken by each: {taken}"
+        )
+    makespan_ratio = median_ratio(args.limits, makespans)
+    print(f"  makespan: {verdict(makespan_ratio, MAKESPAN_GOAL)}")
+
+    # One worker with its real engine, and more callers than slots.
+    single = await compare_limits(args, workers=1, count=6 * AUTO_JOBS)
+    rates = {limit: [load.rate for load in rounds] for limit, rounds in single.items()}
+    for limit, values in rates.items():
+        print(
+            f"  1 worker,  MAX_CONCURRENCY={limit:4} "
+            f"{median(values):6.1f} jobs/s, {AUTO_JOBS} callers"
+        )
+    rate_ratio = median_ratio(args.limits, rates)
+    print(f"  throughput: {verdict(rate_ratio, THROUGHPUT_GOAL, least=True)}")
+    return {
+        "two_workers": {"makespan_s": makespans, "ratio": makespan_ratio},
+        "one_worker": {"jobs_per_s": rates, "ratio": rate_ratio},
+    }
+
+
+async def compare_limits(args: Namespace, workers: int, count: int) -> dict[str, list[JobLoad]]:
+    """Measure both limits alternately, on separate endpoints that are idle in between."""
+    environ = {"MODEL_NAME": str(args.model), "MAX_NUM_SEQS": str(SLOTS)}
+    if workers > 1:
+        environ |= FIXED_STEP
+    async with AsyncExitStack() as stack:
+        sides = {}
+        for limit in args.limits:
+            running = start_endpoint({**environ, "MAX_CONCURRENCY": limit}, workers=workers)
+            endpoint = await stack.enter_async_context(running)
+            sides[limit] = partial(endpoint.load, count, AUTO_JOBS, args.auto_tokens)
+        return await alternate(sides, args.rounds)
+
+
+def median_ratio(limits: Sequence[str], figures: Mapping[str, Sequence[float]]) -> float:
+    """Return the median over the rounds of the ratio of the first limit to the second."""
+    first, second = (figures[limit] for limit in limits)
+    return median(ours / theirs for ours, theirs in zip(first, second, strict=True))
+
+
+@dataclass(frozen=True)
+class Block:
+    """The cost of a thousand jobs, and the resources of the worker's process after them."""
+
+    seconds: float
+    cpu_s: float  # of the worker's process, without the engine's core
+    memory_mb: float  # resident
+    open_files: float
+
+
+async def measure_flat(args: Namespace) -> dict[str, Any]:
+    """Measure blocks of jobs, and the ratios of the last to the first."""
+    options = Options(run_retention_s=RETENTION_S)
+    environ = {"MODEL_NAME": str(args.model)}
+    async with start_endpoint(environ, options=options) as endpoint:
+        print("      jobs  seconds  CPU s  memory MB  open files")
+        blocks = []
+        for number in range(1, args.jobs // BLOCK_JOBS + 1):
+            block = await run_block(endpoint)
+            blocks.append(block)
+            print(
+                f"  {number * BLOCK_JOBS:8,} {block.seconds:8.2f} {block.cpu_s:6.2f} "
+                f"{block.memory_mb:10.1f} {block.open_files:11.0f}",
+                flush=True,
+            )
+    ratios = {
+        field.name: getattr(blocks[-1], field.name) / getattr(blocks[0], field.name)
+        for field in fields(Block)
+    }
+    for name, ratio in ratios.items():
+        print(f"  {name:10} last / first: {verdict(ratio, FLAT_GOAL)}")
+    return {"blocks": [asdict(block) for block in blocks], "ratios": ratios}
+
+
+async def run_block(endpoint: Endpoint) -> Block:
+    process = psutil.Process(endpoint.processes[0].pid)
+
+    async def call(numbers: Iterator[int]) -> None:
+        for number in numbers:
+            await endpoint.answer(f"Job {number}", 1 + number % 4)
+
+    start, cpu_start_s, waiting = time.monotonic(), cpu_s(process), iter(range(BLOCK_JOBS))
+    await asyncio.gather(*(call(waiting) for _ in range(IN_FLIGHT)))
+    seconds = time.monotonic() - start
+    memory_mb = process.memory_info().rss / 2**20
+    return Block(seconds, cpu_s(process) - cpu_start_s, memory_mb, process.num_fds())
+
+
+async def alternate(
+    sides: Mapping[str, Callable[[], Awaitable[JobLoad]]], rounds: int
+) -> dict[str, list[JobLoad]]:
+    """Measure the sides alternately, after a warm-up."""
+    measured: dict[str, list[JobLoad]] = {side: [] for side in sides}
+    for number, side in turns(sides, rounds, warm_ups=1):
+        load = await sides[side]()
+        if number >= 0:
+            measured[side].append(load)
+    return measured
+
+
+def cpu_s(process: psutil.Process) -> float:
+    """Return the CPU seconds of a process without its descendants."""
+    used = process.cpu_times()
+    return float(used.user + used.system)
+
+
+def percentiles(times_ms: Sequence[float]) -> str:
+    return f"p50 {percentile(times_ms, 0.5):7.1f} ms, p99 {percentile(times_ms, 0.99):7.1f} ms"
+
+
+def verdict(ratio: float, goal: float, *, least: bool = False) -> str:
+    """Return a ratio with its goal, which is a maximum unless ``least`` is set."""
+    met = ratio >= goal if least else ratio <= goal
+    return f"{ratio:.2f} x (goal {'>=' if least else '<='} {goal}: {'met' if met else 'missed'})"
+
 
 PARTS = {
-    "idle": idle.measure,
-    "full": full.measure,
-    "nothing": nothing.measure,
-    "auto": auto.measure,
-    "flat": flat.measure,
+    "idle": measure_idle,
+    "full": measure_full,
+    "nothing": measure_nothing,
+    "auto": measure_auto,
+    "flat": measure_flat,
 }
 
 
@@ -60,7 +311,7 @@ def part_names(text: str) -> list[str]:
     return names
 
 
-async def main(args: argparse.Namespace) -> None:
+async def main(args: Namespace) -> None:
     task = asyncio.current_task()
     assert task is not None
     # Workers have their own sessions, so they would survive this process.
@@ -73,13 +324,11 @@ async def main(args: argparse.Namespace) -> None:
         bench.write_json(args.json, figures)
 
 
-def read_command_line() -> argparse.Namespace:
+if __name__ == "__main__":
     parser = bench.options(__doc__, writes_json=True)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--only", type=part_names, default=list(PARTS), metavar="PARTS")
     parser.add_argument("--model", type=bench.path, default=bench.DEMO_MODEL)
     parser.add_argument("--idle-jobs", type=int, default=200, help="idle: number of jobs")
-    parser.add_argument("--idle-rounds", type=int, default=5, help="idle: rounds of 20 streams")
     parser.add_argument("--full-jobs", type=int, default=640, help="full: jobs per round")
     parser.add_argument(
         "--before", type=bench.path, metavar="CHECKOUT", help="full: another checkout"
@@ -89,13 +338,9 @@ def read_command_line() -> argparse.Namespace:
     )
     parser.add_argument("--auto-tokens", type=int, default=48, help="auto: tokens per answer")
     parser.add_argument("--jobs", type=int, default=20_000, help="flat: number of jobs")
-    return parser.parse_args()
-
-
-if __name__ == "__main__":
     try:
-        asyncio.run(main(read_command_line()))
-    except processes.Lost as lost:
+        asyncio.run(main(parser.parse_args()))
+    except Lost as lost:
         sys.exit(f"lost: {lost}")
     except asyncio.CancelledError:
         sys.exit("stopped")

@@ -27,7 +27,8 @@ from typing import Any
 
 import bench
 
-from proof.measure import http_load, processes
+from proof.measure import loads
+from proof.measure.processes import next_line, print_line, run_process
 
 SIDES = ("worker", "vllm")
 GOALS = {"demo": 0.7, "large": 0.95}  # relative to vLLM's own throughput
@@ -77,7 +78,7 @@ class Work:
     tokens: int = 32
 
     def build_prompts(self) -> list[str]:
-        plain = http_load.prompts(self.prompts)
+        plain = loads.prompts(self.prompts)
         if self.texts == "plain":
             return plain
         rng = random.Random(8)
@@ -100,12 +101,12 @@ def run_side(side: str, model: str, load_format: str, work: Work) -> None:
     texts = work.build_prompts()
     llm = LLM(model=model, load_format=load_format, **ENGINE)
     params = SamplingParams(temperature=0, max_tokens=work.tokens, ignore_eos=True)
-    llm.generate(http_load.prompts(16), params, use_tqdm=False)
+    llm.generate(loads.prompts(16), params, use_tqdm=False)
     start = time.perf_counter()
     outputs = llm.generate(texts, params, use_tqdm=False)
     seconds = time.perf_counter() - start
     tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
-    bench.print_line("result", tokens, seconds)
+    print_line("result", tokens, seconds)
     signal.pause()
 
 
@@ -113,8 +114,8 @@ async def throughput(side: str, model: Path, load_format: str, work: Work) -> fl
     """Run one side; return its tokens per second."""
     command = [sys.executable, __file__, "--side", side, "--model", str(model)]
     command += ["--load-format", load_format, "--work", json.dumps(asdict(work))]
-    async with processes.run_process(command, ENVIRON) as process:
-        _, tokens, seconds = await processes.next_line(process, "result ")
+    async with run_process(command, ENVIRON) as process:
+        _, tokens, seconds = await next_line(process, "result ")
     return int(tokens) / float(seconds)
 
 

@@ -22,7 +22,6 @@ import argparse
 import asyncio
 import os
 import re
-import resource
 import statistics
 import subprocess
 import sys
@@ -30,6 +29,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,9 @@ import bench
 from prometheus_client import REGISTRY
 
 import handler
-from proof.measure import http_load, processes
+from proof.measure import loads
+from proof.measure.comparison import turns
+from proof.measure.processes import Lost
 from worker.app import Worker
 from worker.engine import Engines
 from worker.metrics import MergedRegistries, otlp, push
@@ -162,7 +164,7 @@ class Comparison:
     def _push(self) -> None:
         metrics = otlp.convert_metrics(self._registries.collect(), otlp.create_resource({}))
         if self._exporter.export(metrics) is not otlp.SUCCESS:
-            raise processes.Lost("a push failed")
+            raise Lost("a push failed")
 
     async def _run_jobs(
         self, worker: Worker, job_kind: JobKind, prompts: list[str], **keys: Any
@@ -172,7 +174,7 @@ class Comparison:
             text = "".join([str(chunk) async for chunk in worker.handle(job)])
             # Only an answer with all its tokens ends because of its length.
             if not FULL_LENGTH.search(text) or ("receipt" in keys and "gpu_seconds" not in text):
-                raise processes.Lost(f"a job was answered {text}")
+                raise Lost(f"a job was answered {text}")
 
         return await measure(answer, prompts)
 
@@ -181,23 +183,20 @@ class Comparison:
         from vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa: PLC0415 - above
 
         kind = RequestOutputKind.DELTA if job_kind.stream else RequestOutputKind.FINAL_ONLY
-        texts = [self._render(prompt) for prompt in prompts] if job_kind.is_chat else prompts
+        texts = prompts
+        if job_kind.is_chat:
+            render = partial(self._client.renderer.tokenizer.apply_chat_template, tokenize=False)
+            texts = [render(messages(prompt), add_generation_prompt=True) for prompt in prompts]
 
         async def answer(text: str) -> None:
             params = SamplingParams(**SAMPLING, output_kind=kind)
             outputs = self._client.generate(text, params, f"bare-{next(self._numbers)}")
             tokens = sum([len(output.outputs[0].token_ids) async for output in outputs])
             if tokens != TOKENS:
-                raise processes.Lost(f"the bare engine gave {tokens} tokens")
+                raise Lost(f"the bare engine gave {tokens} tokens")
 
         future = asyncio.run_coroutine_threadsafe(measure(answer, texts), self._loop)
         return await asyncio.wrap_future(future)
-
-    def _render(self, prompt: str) -> str:
-        text: str = self._client.renderer.tokenizer.apply_chat_template(
-            messages(prompt), tokenize=False, add_generation_prompt=True
-        )
-        return text
 
     async def compare(
         self, job_kind: JobKind, prompts: list[str], rounds: int, *, observed: bool
@@ -206,54 +205,48 @@ class Comparison:
         runs = {"observed": self.run_observed, "jobs": self.run_jobs, "bare": self.run_bare}
         first, second = sides = SIDES[observed]
         figures: dict[str, list[Figures]] = {side: [] for side in sides}
-        for turn in range(-1, rounds):
-            # The order alternates because the first side warms the machine up for the second.
-            for side in sorted(sides, reverse=turn % 2 == 0):
-                result = await runs[side](job_kind, prompts)
-                if turn >= 0:  # the first turn is a warm-up
-                    figures[side].append(result)
+        for number, side in turns(sides, rounds, warm_ups=1):
+            result = await runs[side](job_kind, prompts)
+            if number >= 0:
+                figures[side].append(result)
         pairs = list(zip(figures[first], figures[second], strict=True))
         ratios = sorted(ours.speed / theirs.speed for ours, theirs in pairs)
         ratio = statistics.median(ratios)
-        added = statistics.median(added_cpu_percent(ours, theirs) for ours, theirs in pairs)
+        # In percent of the machine's CPU time, at the speed of the second side.
+        percent = 100 / (1e6 * (os.cpu_count() or 1))
+        added = statistics.median(
+            percent * (ours.cpu_us - theirs.cpu_us) * theirs.speed for ours, theirs in pairs
+        )
         goal = f"<= {OBSERVED_GOAL}" if observed else f">= {job_kind.goal}" if job_kind.goal else ""
         print(
-            f"{job_kind.title:21} | {' | '.join(medians(figures[side]) for side in sides)} | "
+            f"{job_kind.title:21} | {' | '.join(cells(figures[side]) for side in sides)} | "
             f"{ratio:5.3f} {ratios[0]:5.2f} {ratios[-1]:5.2f} | {added:5.1f} | {goal}",
             flush=True,
         )
         return added <= OBSERVED_GOAL if observed else ratio >= (job_kind.goal or 0.0)
 
 
-def added_cpu_percent(ours: Figures, theirs: Figures) -> float:
-    """Return the additional CPU time of one side, in percent of the machine's at its speed."""
-    return 100 * (ours.cpu_us - theirs.cpu_us) * theirs.speed / (1e6 * (os.cpu_count() or 1))
-
-
 async def measure(answer: Callable[[str], Awaitable[None]], prompts: list[str]) -> Figures:
-    """Answer all prompts on this event loop, CONCURRENCY of them at a time."""
+    """Answer all prompts on this event loop, CONCURRENCY of them at a time.
+
+    The CPU time is that of this process, without the engine core.
+    """
 
     async def client(waiting: Iterator[str]) -> None:
         for prompt in waiting:
             await answer(prompt)
 
     waiting = iter(prompts)
-    start, cpu_start = time.perf_counter(), cpu_s()
+    start, cpu_start = time.perf_counter(), time.process_time()
     async with asyncio.TaskGroup() as clients:
         for _ in range(CONCURRENCY):
             clients.create_task(client(waiting))
     tokens = TOKENS * len(prompts)
     speed = tokens / (time.perf_counter() - start)
-    return Figures(speed, 1e6 * (cpu_s() - cpu_start) / tokens)
+    return Figures(speed, 1e6 * (time.process_time() - cpu_start) / tokens)
 
 
-def cpu_s() -> float:
-    """Return the CPU seconds of this process, without the engine core."""
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
-
-
-def medians(rounds: list[Figures]) -> str:
+def cells(rounds: list[Figures]) -> str:
     speed = statistics.median(figures.speed for figures in rounds)
     return f"{speed:8,.0f} {statistics.median(figures.cpu_us for figures in rounds):6.0f}"
 
@@ -270,7 +263,7 @@ async def main(comparison: Comparison, args: argparse.Namespace) -> bool:
         f"{'':21} |{' tokens/s CPU us |' * 2} {'ratio':>5} {'least':>5} {'most':>5} |     % | goal",
         flush=True,
     )
-    prompts = http_load.prompts(args.requests)
+    prompts = loads.prompts(args.requests)
     results = {
         kind.title: await comparison.compare(kind, prompts, args.rounds, observed=args.observed)
         for kind in JOB_KINDS

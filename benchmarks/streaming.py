@@ -22,9 +22,8 @@ import sys
 import threading
 import time
 from asyncio.subprocess import Process
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from collections.abc import AsyncGenerator
+from dataclasses import asdict, astuple, dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,7 +34,7 @@ from vllm.sampling_params import RequestOutputKind
 
 import handler
 from emulator import Emulator, Options, Status, faults_that_delay_posts
-from proof.measure import processes
+from proof.measure.processes import Lost, next_line, print_line, run_process
 from worker.engine import Delta, Engine, Engines, Model
 from worker.engine.run.requests.due_outputs import ReaderWaker, collect_outputs
 from worker.job import RawJob
@@ -79,12 +78,7 @@ class Timing:
 
     @staticmethod
     def median(rounds: list["Timing"]) -> "Timing":
-        return Timing(
-            *(
-                statistics.median(getattr(timing, name) for timing in rounds)
-                for name in ("engine_s", "stream_s", "first_s", "posts")
-            )
-        )
+        return Timing(*map(statistics.median, zip(*map(astuple, rounds), strict=True)))
 
     def bound_s(self, case: Case) -> float:
         return 1.05 * self.engine_s + 2 * case.post_delay_s
@@ -139,7 +133,7 @@ class PacedEngine:
             tokens, reason = len(choice.token_ids), choice.finish_reason
             yield Delta(0, choice.text, tokens, prompt_tokens=1, finish_reason=reason)
         first, last = await computing
-        bench.print_line("paced", request_id, first, last)
+        print_line("paced", request_id, first, last)
 
     async def _compute(self, job: RawJob, outputs: Any) -> tuple[float, float]:
         """Add the tokens of a request; return the times of the first and the last one."""
@@ -163,49 +157,26 @@ def run_worker() -> None:
     handler.run_sdk(Engines(cast(Engine, PacedEngine())), settings)
 
 
-class Endpoint:
-    """An emulator and its worker."""
+async def measure_stream(emulator: Emulator, worker: Process, case: Case) -> Timing:
+    """Measure one stream.
 
-    def __init__(self, emulator: Emulator, worker: Process) -> None:
-        self._emulator = emulator
-        self._worker = worker
-
-    async def warm_up(self) -> None:
-        """Run a first stream, which is not measured."""
-        await self.stream(Case(0, 0.001, 20))
-
-    async def stream(self, case: Case) -> Timing:
-        """Measure one stream.
-
-        Raises:
-            processes.Lost: If tokens are missing, or the job fails.
-        """
-        self._emulator.faults.clear()
-        for fault in faults_that_delay_posts(case.post_delay_s):
-            self._emulator.faults.add(fault)
-        job = self._emulator.queue.submit(case.payload())
-        _, _, *times = await processes.next_line(self._worker, f"paced {job.id} ")
-        first, last = map(float, times)
-        await job.wait_for_end()
-        # The SDK posts the end right after the last stream POST, so this is slightly later than the
-        # end of that POST as seen by the worker.
-        ended = job.ended_at
-        arrived = sum(len(chunk.output["choices"][0]["tokens"]) for chunk in job.chunks)
-        if ended is None or job.status is not Status.COMPLETED or arrived != case.tokens:
-            raise processes.Lost(
-                f"a job ended {job.status}, with {arrived} of {case.tokens} tokens"
-            )
-        return Timing(
-            last - first, ended - first, job.chunks[0].arrived_at - first, len(job.chunks)
-        )
-
-
-@asynccontextmanager
-async def start_endpoint() -> AsyncIterator[Endpoint]:
-    async with Emulator(Options()) as emulator:
-        command = (sys.executable, "-u", __file__, "--worker")
-        async with processes.run_process(command, emulator.worker_environ()) as worker:
-            yield Endpoint(emulator, worker)
+    Raises:
+        Lost: If tokens are missing, or the job fails.
+    """
+    emulator.faults.clear()
+    for fault in faults_that_delay_posts(case.post_delay_s):
+        emulator.faults.add(fault)
+    job = emulator.queue.submit(case.payload())
+    _, _, *times = await next_line(worker, f"paced {job.id} ")
+    first, last = map(float, times)
+    await job.wait_for_end()
+    # The SDK posts the end right after the last stream POST, so this is slightly later than the end
+    # of that POST as seen by the worker.
+    ended = job.ended_at
+    arrived = sum(len(chunk.output["choices"][0]["tokens"]) for chunk in job.chunks)
+    if ended is None or job.status is not Status.COMPLETED or arrived != case.tokens:
+        raise Lost(f"a job ended {job.status}, with {arrived} of {case.tokens} tokens")
+    return Timing(last - first, ended - first, job.chunks[0].arrived_at - first, len(job.chunks))
 
 
 HEADINGS = (
@@ -232,13 +203,19 @@ async def main(rounds: int, json_file: Path | None) -> bool:
     print(f"{bench.machine()}; medians of {rounds}, ms")
     print(HEADINGS, flush=True)
     missed, results = [], []
-    async with asyncio.timeout(START_S + rounds * ROUND_S), start_endpoint() as endpoint:
-        await endpoint.warm_up()
+    command = (sys.executable, "-u", __file__, "--worker")
+    async with (
+        asyncio.timeout(START_S + rounds * ROUND_S),
+        Emulator(Options()) as emulator,
+        run_process(command, emulator.worker_environ()) as worker,
+    ):
+        # The first stream is not measured.
+        await measure_stream(emulator, worker, Case(0, 0.001, 20))
         # Full garbage collections of this process, of about 30 ms, would be attributed to the
         # worker.
         gc.freeze()
         for case in CASES:
-            timings = [await endpoint.stream(case) for _ in range(rounds)]
+            timings = [await measure_stream(emulator, worker, case) for _ in range(rounds)]
             print(format_row(case, timings), flush=True)
             results.append({**asdict(case), "rounds": [asdict(timing) for timing in timings]})
             link = f"{1000 * case.post_delay_s:.0f} ms POSTs, {1000 * case.pace_s:.0f} ms pace"
@@ -259,5 +236,5 @@ if __name__ == "__main__":
             sys.exit(1)
     except TimeoutError:
         sys.exit("lost: a stream did not end in time")
-    except processes.Lost as lost:
+    except Lost as lost:
         sys.exit(f"lost: {lost}")

@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import matplotlib as mpl
-from compare_parts.rows import SWEEP
 from gpu_load.loads import COUNTS, PACES, stream_load
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -23,7 +22,7 @@ from proof.machine.plan import LOADS, STARTS
 from proof.machine.result import Proof
 from proof.measure import comparison as comparisons
 from proof.measure.comparison import Comparison, Groups, median_stream
-from proof.measure.figures import Arrivals
+from proof.measure.loads import Arrivals
 
 # Colours that colour-blind readers can distinguish, and markers for prints in grey.
 SIDES = {
@@ -151,8 +150,10 @@ def pace(comparison: Comparison) -> Figure:
 def draw_comparison(comparison: Comparison) -> dict[str, Figure]:
     """Draw the results of `compare.py`."""
     sides = comparison.sides()
+    names = {name for groups in sides.values() for name in groups if name.startswith("sweep ")}
+    sweep = {callers: f"sweep {callers}" for callers in sorted(int(name[6:]) for name in names)}
     return {
-        "concurrency": concurrency(sides, SWEEP),
+        "concurrency": concurrency(sides, sweep),
         "stream": stream({side: median_stream(each) for side, each in comparison.rounds.items()}),
         "start": starts(
             [

@@ -13,8 +13,7 @@ from pathlib import Path
 import matplotlib as mpl
 import plots
 
-from proof.machine.page import add_row, page
-from proof.machine.result import FILE_FORMAT, Proof
+from proof.machine.result import FILE_FORMAT, Proof, add_row, page
 from proof.measure.processes import ROOT
 
 DOCS = ROOT / "docs"

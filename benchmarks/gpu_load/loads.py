@@ -1,7 +1,7 @@
 """The loads, and the bodies of their requests."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -85,35 +85,18 @@ LOADS = {
 WARM_UP = Load(16, 50, tokens=50, window_s=5.0)
 
 
-@dataclass(frozen=True)
-class Order:
-    """An order for the callers: a load, and the body of its requests with a placeholder.
+def chat_body(load: Load, name: str, model: Path) -> dict[str, Any]:
+    """Return the body of a chat with a served model, whose directory has the words of the prompt.
 
-    ``job`` is the input of the worker's jobs.
+    The prompt has ``NUMBER`` as a placeholder.
     """
-
-    load: Load
-    body: str
-    job: str
-
-    def to_json(self) -> str:
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(text: str) -> "Order":
-        values = json.loads(text)
-        return Order(Load(**values["load"]), values["body"], values["job"])
-
-
-def make_order(load: Load, name: str, model: Path) -> Order:
-    """Return the order for a load of chats with a served model, whose directory has the words."""
     tokenizer = json.loads((model / "tokenizer.json").read_text())
     texts = [word.replace("Ġ", " ") for word in words(tokenizer["model"]["vocab"])]
 
     def text(tokens: int) -> str:
         return "".join(texts[number % len(texts)] for number in range(tokens))
 
-    body: dict[str, Any] = {
+    return {
         "model": name,
         "messages": [
             {"role": "system", "content": text(load.common_tokens)},
@@ -127,10 +110,13 @@ def make_order(load: Load, name: str, model: Path) -> Order:
         **({"stream_options": {"include_usage": True}} if load.stream else {}),
         **({"tools": TOOLS} if load.calls_tool else {}),
     }
-    job: dict[str, Any] = {"openai_route": "/v1/chat/completions", "openai_input": body}
-    if load.raw:
-        params = {key: body[key] for key in ("max_tokens", "ignore_eos", "temperature")}
-        # A raw job has no custom arguments: the core reads the pace from its seed.
-        params["seed"] = load.pace
-        job = {"messages": body["messages"], "sampling_params": params, "stream": load.stream}
-    return Order(load, json.dumps(body), json.dumps(job))
+
+
+def job_input(load: Load, body: dict[str, Any]) -> dict[str, Any]:
+    """Return the input of the worker's job for a chat."""
+    if not load.raw:
+        return {"openai_route": "/v1/chat/completions", "openai_input": body}
+    # A raw job has no custom arguments: the core reads the pace from its seed.
+    params = {key: body[key] for key in ("max_tokens", "ignore_eos", "temperature")}
+    params["seed"] = load.pace
+    return {"messages": body["messages"], "sampling_params": params, "stream": load.stream}

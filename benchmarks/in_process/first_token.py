@@ -15,7 +15,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
-from gpu_load.loads import Load, make_order
+from gpu_load.loads import NUMBER, Load, chat_body, job_input
 from support import ROOT
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.v1.serial_utils import MsgpackEncoder
@@ -139,11 +139,11 @@ def main() -> None:
     options = Options()
     values = {"MODEL": str(MODEL), "MAX_MODEL_LEN": str(CONTEXT), "SERVED_MODEL_NAME": "demo"}
     engine = options.parse_engine_settings(values).arguments
-    order = make_order(Load(1, 50, common_tokens=max(0, tokens - 100)), "demo", MODEL)
-    body = {**json.loads(order.body.replace("$NUMBER", "1")), "max_tokens": 1}
+    load = Load(1, 50, tokens=1, common_tokens=max(0, tokens - 100))
+    body = chat_body(load, "demo", MODEL)
     del body["vllm_xargs"]
-    payload = {"openai_route": "/v1/chat/completions", "openai_input": body}
-    job = json.dumps([{"id": "1", "input": payload}]).encode()
+    payload = json.dumps([{"id": "1", "input": job_input(load, body)}])
+    job = payload.replace(NUMBER, "1").encode()
     plan = Start(settings, engines=[engine], machine=options.machine)
     with launch.launch_engines(plan) as engines:
         running: Any = engines.main_engine

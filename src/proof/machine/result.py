@@ -174,7 +174,7 @@ def _phases(starts: Sequence[Groups]) -> str:
 
 
 def add_row(proof: Proof, text: str, link: str) -> str:
-    """Return a page whose table of results has a row for a proof at its end, instead of any earlier.
+    """Return a page whose table of results has a row for a proof at its end, and no earlier one.
 
     Its cells have two figures: this worker / vLLM's server.
     """

@@ -276,9 +276,12 @@ async def restarted_worker(model: Path, conditions: Conditions) -> AsyncIterator
         try:
             first_s = await first_token(base, platform, conditions.start_s) - began
         except (Lost, TimeoutError) as error:
-            lines = [line for log in logs.glob("*.log") for line in log.read_text().splitlines()]
-            raise Lost(str(error) or "no token in time", lines[-20:]) from None
+            raise Lost(str(error) or "no token in time", _last_lines(logs)) from None
         yield HttpSide(base, platform, first_s)
+
+
+def _last_lines(logs: Path) -> list[str]:
+    return [line for log in logs.glob("*.log") for line in log.read_text().splitlines()][-20:]
 
 
 async def measure_batch(side: HttpSide, volume: Path, lines: int, tokens: int) -> Round:

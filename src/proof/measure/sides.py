@@ -286,9 +286,7 @@ async def worker(
         base = f"{endpoint}/openai/v1"
         async with start_side(command, environ, base, conditions.start_s) as side:
             control = f"{address}/control"
-            yield WorkerSide(
-                **vars(side), platform=platform, control=control, endpoint=endpoint
-            )
+            yield WorkerSide(**vars(side), platform=platform, control=control, endpoint=endpoint)
 
 
 @asynccontextmanager

@@ -14,8 +14,7 @@ from support.processes.background import pids_with_variable, start_command, wait
 from support.processes.commands import HOME
 
 from proof.machine.plan import PARTS, Plan
-from proof.machine.result import FILE_FORMAT
-from proof.machine.rows import ROWS
+from proof.machine.result import FILE_FORMAT, ROWS
 
 pytestmark = pytest.mark.slow
 

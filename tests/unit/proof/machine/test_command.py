@@ -13,7 +13,7 @@ from proof.machine.__main__ import (
     measure,
     read_command_line,
 )
-from proof.machine.features import ADAPTERS, EMBEDDER
+from proof.machine.steps import ADAPTERS, EMBEDDER
 from proof.measure.processes import Lost
 
 

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from support import ROOT
 
-from proof.machine.page import TABLE, add_row, page
-from proof.machine.result import FILE_FORMAT, Failure, Proof
+from proof.machine.result import FILE_FORMAT, TABLE, Failure, Proof, add_row, page
 from proof.measure.comparison import Round
 
 

@@ -1,7 +1,6 @@
-"""Tables of figures."""
+"""Turns and medians of sides, and tables of their figures."""
 
-from proof.measure.comparison import medians
-from proof.measure.table import Row, table
+from proof.measure.comparison import Row, medians, table, turns
 
 ROWS = (Row("start, s", "start", "s"), Row("tokens/s", "load", "tokens", digits=0))
 
@@ -56,3 +55,14 @@ def test_goals_are_the_last_column_if_a_row_has_one() -> None:
 def test_a_median_is_over_the_rounds_that_have_the_group() -> None:
     rounds = [{"first": {"s": 9.0}, "load": {"n": 1.0}}, {"load": {"n": 3.0}}]
     assert medians(rounds) == {"first": {"s": 9.0}, "load": {"n": 2.0}}
+
+
+def test_sides_have_turns_in_alternating_order_after_the_warm_ups() -> None:
+    assert list(turns(("server", "worker"), 2, warm_ups=1)) == [
+        (-1, "server"),
+        (-1, "worker"),
+        (0, "worker"),
+        (0, "server"),
+        (1, "server"),
+        (1, "worker"),
+    ]

@@ -7,8 +7,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from proof.measure import callers
-from proof.measure.figures import Load, figures
+from proof.measure import loads
+from proof.measure.loads import Load, figures
 from proof.measure.processes import Lost
 
 
@@ -36,7 +36,7 @@ async def test_all_requests_are_sent_and_measured(processes: int) -> None:
     requests: Counter[str] = Counter()
     load = Load(callers=4, requests=12, tokens=3, processes=processes)
     async with chat_server(requests) as server:
-        answers = await callers.send(str(server.make_url("/v1")), ("a", "b"), load)
+        answers = await loads.send(str(server.make_url("/v1")), ("a", "b"), load)
     assert requests == {"a": 6, "b": 6}
     assert len(answers) == 12
     assert {sum(count for _, count in answer.arrivals) for answer in answers} == {3}
@@ -47,4 +47,4 @@ async def test_a_refused_request_is_an_error() -> None:
     load = Load(callers=2, requests=4, tokens=3, processes=2)
     async with chat_server(Counter(), status=503) as server:
         with pytest.raises(Lost, match="503"):
-            await callers.send(str(server.make_url("/v1")), ("a",), load)
+            await loads.send(str(server.make_url("/v1")), ("a",), load)
