@@ -7,18 +7,18 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from trainer.checkpoints import (
-    copy_directory_atomically,
-    copy_newest_checkpoint,
-    find_epoch_adapter,
-)
-from trainer.events import EventLog
 from trainer.interruptions import (
     SigtermWatcher,
     StoppedBySigterm,
     TrainingFailure,
     VolumeFailure,
     describe_volume_failure,
+)
+from trainer.output import (
+    EventLog,
+    copy_directory_atomically,
+    copy_newest_checkpoint,
+    find_epoch_adapter,
 )
 from trainer.tokens import TRAINING, VALIDATION, TokenRows, check_and_tokenize_in_process
 from worker.fine_tunes.spec import (

@@ -100,7 +100,7 @@ def add_adapter(model: PreTrainedModel, lora: Lora, seed: int) -> PeftModel:
     adapted = get_peft_model(model, config)
     assert isinstance(adapted, PeftModel)
     # With a name, PEFT would look for the base model on the hub at each checkpoint.
-    # ``checkpoints.copy_adapter`` writes the name into the copies that are served.
+    # ``output.copy_adapter`` writes the name into the copies that are served.
     adapted.peft_config["default"].base_model_name_or_path = ""
     return adapted
 

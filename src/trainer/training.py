@@ -1,4 +1,4 @@
-"""Trains an adapter with transformers' Trainer and chooses the best epoch."""
+"""Trains an adapter with transformers' Trainer, saves checkpoints, and chooses the best epoch."""
 
 import gc
 import math
@@ -22,7 +22,6 @@ from transformers import (
 )
 from transformers.trainer import TRAINER_STATE_NAME
 
-from trainer import checkpoints
 from trainer.batches import (
     StepPlan,
     choose_step_plan,
@@ -31,10 +30,9 @@ from trainer.batches import (
     free_bytes_for_rows,
     is_out_of_memory,
 )
-from trainer.checkpoints import find_newest_checkpoint
-from trainer.events import EventLog
 from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
 from trainer.loading import add_adapter, model_name, weights_dtype
+from trainer.output import EventLog, copy_adapter, find_newest_checkpoint, prune_checkpoints
 from trainer.tokens import TokenRow
 from worker.fine_tunes.spec import (
     CHECKPOINTS_DIR,
@@ -52,6 +50,10 @@ from worker.volume.durable import publish_directory
 CHECKPOINT_INTERVAL_S = 60.0
 # Approximate number of points in a curve of metrics.
 _LOG_POINTS = 100
+_LOSS_METRICS = ("loss", "eval_loss")
+_WANDB_PACKAGE, _WANDB_KEY = "wandb", "WANDB_API_KEY"
+# Maximum number of characters of an error of Weights & Biases in a warning.
+MAX_REASON_CHARACTERS = 300
 
 
 @dataclass
@@ -96,7 +98,16 @@ class Training:
         self._reporting = start_wandb_reporting(self.spec, name, self.events)
         model = add_adapter(base, self.spec.lora, self.spec.seed)
         count, _ = model.get_nb_trainable_parameters()
-        plan = self._choose_step_plan(model, count)
+        longest = max(len(row) for rows in self.rows for row in rows)
+        sizes = ModelSizes.model_validate(model.config.get_text_config())
+        free = free_bytes_for_rows(self.spec.device, count)
+        plan = choose_step_plan(sizes, longest, self._batch_size, free)
+        if last := find_newest_checkpoint(self.attempt):
+            # At most as many rows per forward pass as before the interruption: with as many rows,
+            # the dropout is the same as without the interruption.
+            before = TrainerState.load_from_json(str(last.path / TRAINER_STATE_NAME))
+            rows = min(plan.rows, before.train_batch_size or plan.rows)
+            plan = StepPlan(rows, plan.recompute)
         self.events.write(
             f"Training for {self.spec.epochs} epochs of {self._epoch_steps} steps with "
             f"{self._batch_size} rows each, {plan.rows} at a time; "
@@ -106,7 +117,7 @@ class Training:
             smaller = plan.smaller_plan(self._batch_size)
             if smaller is None:
                 raise TrainingFailure(
-                    f"there is not enough memory for a row of {self._max_row_length()} tokens: "
+                    f"there is not enough memory for a row of {longest} tokens: "
                     "shorten the rows, lower the adapter's rank, or use a larger machine"
                 )
             self.events.write(
@@ -121,22 +132,20 @@ class Training:
             gc.collect()
             if self.spec.device == "cuda":
                 torch.cuda.empty_cache()
-        return self._make_outcome(state)
-
-    def _choose_step_plan(self, model: PeftModel, trained_parameters: int) -> StepPlan:
-        free = free_bytes_for_rows(self.spec.device, trained_parameters)
-        sizes = ModelSizes.model_validate(model.config.get_text_config())
-        plan = choose_step_plan(sizes, self._max_row_length(), self._batch_size, free)
-        if (last := find_newest_checkpoint(self.attempt)) is None:
-            return plan
-        state = TrainerState.load_from_json(str(last.path / TRAINER_STATE_NAME))
-        # At most as many rows per forward pass as before the interruption: with as many rows, the
-        # dropout is the same as without the interruption.
-        return StepPlan(min(plan.rows, state.train_batch_size or plan.rows), plan.recompute)
+        losses = {
+            int(log["step"]): log["eval_loss"] for log in state.log_history if "eval_loss" in log
+        }
+        best = min(losses, key=losses.__getitem__, default=state.global_step)
+        return Outcome(
+            steps=state.global_step,
+            best_step=best,
+            best_loss=losses.get(best),
+            batch_size=self._batch_size,
+        )
 
     def _run_trainer(self, model: PeftModel, plan: StepPlan) -> TrainerState | None:
         """Run transformers' Trainer and return its final state; None if memory runs out."""
-        checkpoints = CheckpointCallback(
+        saving = CheckpointCallback(
             self.attempt,
             model_name(self.spec.model),
             self._epoch_steps,
@@ -151,7 +160,7 @@ class Training:
             # The Trainer accepts sequences although its type hints don't.
             train_dataset=cast(Any, self._rows),
             eval_dataset=cast(Any, self._validation_rows),
-            callbacks=[MetricsCallback(self.events), checkpoints, *self._reporting],
+            callbacks=[MetricsCallback(self.events), saving, *self._reporting],
         )
         # PrinterCallback prints the metrics to standard output.
         trainer.remove_callback(PrinterCallback)
@@ -202,27 +211,6 @@ class Training:
         arguments._n_gpu = min(arguments.n_gpu, 1)
         return arguments
 
-    def _max_row_length(self) -> int:
-        return max(len(row) for rows in (self._rows, self._validation_rows) for row in rows)
-
-    def _make_outcome(self, state: TrainerState) -> Outcome:
-        losses = {
-            int(log["step"]): log["eval_loss"] for log in state.log_history if "eval_loss" in log
-        }
-        best = min(losses, key=losses.__getitem__, default=state.global_step)
-        return Outcome(
-            steps=state.global_step,
-            best_step=best,
-            best_loss=losses.get(best),
-            batch_size=self._batch_size,
-        )
-
-
-_LOSS_METRICS = ("loss", "eval_loss")
-_WANDB_PACKAGE, _WANDB_KEY = "wandb", "WANDB_API_KEY"
-# Maximum number of characters of an error of Weights & Biases in a warning.
-MAX_REASON_CHARACTERS = 300
-
 
 class MetricsCallback(TrainerCallback):
     """Writes the metrics that transformers' Trainer logs to the attempt's events.
@@ -269,7 +257,7 @@ class CheckpointCallback(TrainerCallback):
     epoch_steps: int
     events: EventLog
     watcher: SigtermWatcher
-    interval_s: float = CHECKPOINT_INTERVAL_S
+    interval_s: float
 
     def __post_init__(self) -> None:
         self._saved_at = time.monotonic()
@@ -303,11 +291,11 @@ class CheckpointCallback(TrainerCallback):
         epoch, steps_in_epoch = divmod(step, self.epoch_steps)
         if not steps_in_epoch:
             adapter = self.attempt / EPOCHS_DIR / str(step)
-            checkpoints.copy_adapter(checkpoint, adapter, self.base_name)
+            copy_adapter(checkpoint, adapter, self.base_name)
             self.events.write(f"Epoch {epoch} saved", step)
         self.events.sync()
         publish_directory(checkpoint, self.attempt / CHECKPOINTS_DIR / checkpoint.name)
-        checkpoints.prune_checkpoints(self.attempt)
+        prune_checkpoints(self.attempt)
         self._saved_at = time.monotonic()
         if self.watcher.is_stop_requested and step < state.max_steps:
             raise StoppedBySigterm

@@ -23,7 +23,7 @@ from support.engine.scripted import (
 )
 
 from llm_worker_client.mapping import responses
-from trainer.events import EventLog
+from trainer.output import EventLog
 from worker import local
 from worker.batches.lines import BatchLimits
 from worker.batches.parts import encode_result_line

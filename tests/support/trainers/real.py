@@ -13,9 +13,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from support import ROOT
-from trainer.checkpoints import copy_newest_checkpoint
-from trainer.events import EventLog
 from trainer.interruptions import SigtermWatcher
+from trainer.output import EventLog, copy_newest_checkpoint
 from trainer.tokens import TOKEN_DTYPE, TokenRow
 from trainer.training import Training
 from worker.fine_tunes.spec import (

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.trainers.real import Attempts, events_of, spec, token_rows
 
-from trainer.events import EventLog
+from trainer.output import EventLog
 from trainer.training import start_wandb_reporting
 from worker import masking
 from worker.fine_tunes.spec import EVENTS_FILE

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from support.trainers.real import Attempts, events_of, noise_rows, spec, tiny_model, token_rows
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
-from trainer.checkpoints import ADAPTER_WEIGHTS
 from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
 from trainer.tokens import TokenRow
 from worker.fine_tunes.spec import EPOCHS_DIR, Lora
+from worker.volume.adapters import WEIGHTS
 
 ROWS, VALIDATION = token_rows(22, seed=1), token_rows(5, seed=2)
 STEPS = 6 * 2
@@ -84,7 +84,7 @@ def numbers(logs: dict[int, dict[str, float]]) -> dict[tuple[int, str], float]:
 
 
 def adapter(attempts: Attempts, name: str, step: int = STEPS) -> dict[str, torch.Tensor]:
-    return load_file(attempts.directory / name / EPOCHS_DIR / str(step) / ADAPTER_WEIGHTS)
+    return load_file(attempts.directory / name / EPOCHS_DIR / str(step) / WEIGHTS)
 
 
 def test_a_training_has_the_numbers_of_the_libraries_trainer(tmp_path: Path) -> None:

@@ -1,19 +1,77 @@
-"""Copies, finds and removes an attempt's checkpoints and adapters."""
+"""What an attempt writes to its directory: events, checkpoints, and the adapters of epochs."""
 
-import json
+import math
+import os
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, Self
 
-from worker.fine_tunes.spec import CHECKPOINTS_DIR, EPOCHS_DIR, parse_checkpoint_step
+from worker.fine_tunes.spec import (
+    CHECKPOINTS_DIR,
+    EPOCHS_DIR,
+    Event,
+    ResumeEvent,
+    parse_checkpoint_step,
+)
+from worker.volume import adapters
 from worker.volume.durable import atomic_directory, remove_directory
 
-# File names of an adapter, as PEFT writes them.
-ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 # Number of checkpoints that are retained per attempt.
 MAX_CHECKPOINTS = 2
+
+
+class EventLog:
+    """The log of an attempt's events, as lines of JSON. A context manager that closes the file.
+
+    Args:
+        path: Path of the file, to which the events are appended.
+        resume_step: Step from which the attempt resumes; 0 without a checkpoint.
+
+    Raises:
+        OSError: The file can't be written. All methods raise it, too.
+    """
+
+    def __init__(self, path: Path, resume_step: int) -> None:
+        self._logged_metrics: set[tuple[int, str]] = set()
+        self._file = path.open("a", encoding="utf-8")
+        self._append(ResumeEvent(resumed_at=resume_step))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.close()
+
+    def write(
+        self, message: str, step: int = 0, level: Literal["info", "warn", "error"] = "info"
+    ) -> None:
+        self._append(Event(at=time.time(), level=level, message=message, step=step))
+
+    def write_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+        """Write a step's metrics, unless metrics of this step with the same first name exist.
+
+        Steps are repeated when a training continues with fewer rows per forward pass. Values that
+        are not finite appear in the event's message only.
+        """
+        key = step, next(iter(metrics), "")
+        if key in self._logged_metrics:
+            return
+        self._logged_metrics.add(key)
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}
+        event = Event(at=time.time(), message=str(dict(metrics)), step=step, metrics=finite)
+        self._append(event)
+
+    def sync(self) -> None:
+        """Make the events durable, so that the checkpoint that follows is not ahead of them."""
+        os.fsync(self._file.fileno())
+
+    def _append(self, line: Event | ResumeEvent) -> None:
+        self._file.write(f"{line.model_dump_json(ensure_ascii=True)}\n")
+        self._file.flush()
 
 
 @dataclass(frozen=True)
@@ -69,6 +127,25 @@ def prune_checkpoints(attempt: Path) -> None:
             remove_directory(old.path)
 
 
+def _list_checkpoints(attempt: Path) -> Iterator[Checkpoint]:
+    directory = attempt / CHECKPOINTS_DIR
+    for path in directory.iterdir() if directory.is_dir() else ():
+        if (step := parse_checkpoint_step(path.name)) is not None:
+            yield Checkpoint(path, step)
+
+
+def copy_adapter(checkpoint: Path, destination: Path, base_name: str) -> None:
+    """Copy a checkpoint's adapter atomically and durably; an existing copy stays as it is.
+
+    The base model's name is written into the configuration of the copy.
+
+    Raises:
+        OSError: The copy failed; no part of it is left.
+    """
+    with atomic_directory(destination) as hidden_path:
+        adapters.copy_adapter(checkpoint, hidden_path, base_name)
+
+
 def find_epoch_adapter(attempts: Path, attempt: Path, step: int) -> Path:
     """Return the directory with an epoch's adapter, from this attempt or another one.
 
@@ -92,25 +169,3 @@ def copy_directory_atomically(source: Path, destination: Path) -> None:
         # shutil.copytree is not used: its errors lose their errno.
         for file in source.iterdir():
             shutil.copyfile(file, hidden_path / file.name)
-
-
-def copy_adapter(checkpoint: Path, destination: Path, base_name: str) -> None:
-    """Copy a checkpoint's adapter atomically and durably; an existing copy stays as it is.
-
-    The base model's name is written into the configuration of the copy.
-
-    Raises:
-        OSError: The copy failed; no part of it is left.
-    """
-    with atomic_directory(destination) as hidden_path:
-        shutil.copyfile(checkpoint / ADAPTER_WEIGHTS, hidden_path / ADAPTER_WEIGHTS)
-        config = json.loads((checkpoint / ADAPTER_CONFIG).read_bytes())
-        config["base_model_name_or_path"] = base_name
-        (hidden_path / ADAPTER_CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
-
-
-def _list_checkpoints(attempt: Path) -> Iterator[Checkpoint]:
-    directory = attempt / CHECKPOINTS_DIR
-    for path in directory.iterdir() if directory.is_dir() else ():
-        if (step := parse_checkpoint_step(path.name)) is not None:
-            yield Checkpoint(path, step)

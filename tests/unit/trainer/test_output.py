@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from trainer import checkpoints
-from trainer.checkpoints import ADAPTER_CONFIG, ADAPTER_WEIGHTS
+from trainer import output
 from worker.fine_tunes.spec import CHECKPOINTS_DIR, EPOCHS_DIR
+from worker.volume.adapters import CONFIG, WEIGHTS
 
 FILE = "trainer_state.json"
 
@@ -36,14 +36,14 @@ def test_the_newest_checkpoint_is_copied_if_another_attempt_has_it(
     # An incomplete directory is not a checkpoint.
     for name in (".checkpoint-700.0123", ".writing", "checkpoint-x"):
         (tmp_path / "000001.a" / CHECKPOINTS_DIR / name).mkdir(parents=True)
-    assert checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir) is None
+    assert output.copy_newest_checkpoint(tmp_path, attempt_dir) is None
     for attempt, step in (("000001.a", 90), ("000002.b", 100), ("000002.b", 20)):
         checkpoint(tmp_path / attempt, step, f"{attempt} {step}")
-    newest = checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir)
-    assert newest == checkpoints.Checkpoint(attempt_dir / CHECKPOINTS_DIR / "checkpoint-100", 100)
+    newest = output.copy_newest_checkpoint(tmp_path, attempt_dir)
+    assert newest == output.Checkpoint(attempt_dir / CHECKPOINTS_DIR / "checkpoint-100", 100)
     assert names(attempt_dir / CHECKPOINTS_DIR) == ["checkpoint-100"]
     checkpoint(tmp_path / "000009.z", 100, "another's")
-    assert checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir) == newest
+    assert output.copy_newest_checkpoint(tmp_path, attempt_dir) == newest
     assert (newest.path / FILE).read_text() == "000002.b 100"
 
 
@@ -53,8 +53,8 @@ def test_the_next_checkpoint_is_copied_if_the_newest_vanishes(
     checkpoint(tmp_path / "000001.a", 10, "older")
     vanished = checkpoint(tmp_path / "000001.a", 20)
     (vanished / "optimizer.pt").symlink_to("gone")
-    newest = checkpoints.copy_newest_checkpoint(tmp_path, attempt_dir)
-    assert newest == checkpoints.Checkpoint(attempt_dir / CHECKPOINTS_DIR / "checkpoint-10", 10)
+    newest = output.copy_newest_checkpoint(tmp_path, attempt_dir)
+    assert newest == output.Checkpoint(attempt_dir / CHECKPOINTS_DIR / "checkpoint-10", 10)
     assert names(attempt_dir / CHECKPOINTS_DIR) == ["checkpoint-10"]
 
 
@@ -62,21 +62,21 @@ def test_an_attempt_keeps_its_two_newest_checkpoints(tmp_path: Path, attempt_dir
     other = checkpoint(tmp_path / "000001.a", 5)
     for step in (9, 10, 100):
         checkpoint(attempt_dir, step)
-    checkpoints.prune_checkpoints(attempt_dir)
+    output.prune_checkpoints(attempt_dir)
     assert names(attempt_dir / CHECKPOINTS_DIR) == ["checkpoint-10", "checkpoint-100"]
     assert other.is_dir()
 
 
 def test_an_adapter_names_its_base_model_and_has_only_its_own_files(tmp_path: Path) -> None:
     written = checkpoint(tmp_path, 3)
-    (written / ADAPTER_CONFIG).write_text(json.dumps({"r": 4, "base_model_name_or_path": ""}))
-    (written / ADAPTER_WEIGHTS).write_bytes(b"weights")
-    checkpoints.copy_adapter(written, tmp_path / EPOCHS_DIR / "3", "org/base")
+    (written / CONFIG).write_text(json.dumps({"r": 4, "base_model_name_or_path": ""}))
+    (written / WEIGHTS).write_bytes(b"weights")
+    output.copy_adapter(written, tmp_path / EPOCHS_DIR / "3", "org/base")
     assert names(tmp_path / EPOCHS_DIR) == ["3"]
-    assert names(tmp_path / EPOCHS_DIR / "3") == [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
-    config = json.loads((tmp_path / EPOCHS_DIR / "3" / ADAPTER_CONFIG).read_bytes())
+    assert names(tmp_path / EPOCHS_DIR / "3") == [CONFIG, WEIGHTS]
+    config = json.loads((tmp_path / EPOCHS_DIR / "3" / CONFIG).read_bytes())
     assert config == {"r": 4, "base_model_name_or_path": "org/base"}
-    assert (tmp_path / EPOCHS_DIR / "3" / ADAPTER_WEIGHTS).read_bytes() == b"weights"
+    assert (tmp_path / EPOCHS_DIR / "3" / WEIGHTS).read_bytes() == b"weights"
 
 
 def test_an_epochs_adapter_is_found_in_the_attempt_that_has_it(
@@ -85,11 +85,9 @@ def test_an_epochs_adapter_is_found_in_the_attempt_that_has_it(
     for attempt, step in (("000001.a", 5), ("000002.b", 5), ("000003.c", 10), ("000001.a", 10)):
         (tmp_path / attempt / EPOCHS_DIR / str(step)).mkdir(parents=True)
     assert (
-        checkpoints.find_epoch_adapter(tmp_path, attempt_dir, 5)
+        output.find_epoch_adapter(tmp_path, attempt_dir, 5)
         == tmp_path / "000002.b" / EPOCHS_DIR / "5"
     )
-    assert (
-        checkpoints.find_epoch_adapter(tmp_path, attempt_dir, 10) == attempt_dir / EPOCHS_DIR / "10"
-    )
+    assert output.find_epoch_adapter(tmp_path, attempt_dir, 10) == attempt_dir / EPOCHS_DIR / "10"
     with pytest.raises(FileNotFoundError):
-        checkpoints.find_epoch_adapter(tmp_path, attempt_dir, 15)
+        output.find_epoch_adapter(tmp_path, attempt_dir, 15)
