@@ -12,7 +12,6 @@ from typing import Literal, Self
 
 from worker.fine_tunes.spec import (
     CHECKPOINTS_DIR,
-    EPOCHS_DIR,
     Event,
     ResumeEvent,
     parse_checkpoint_step,
@@ -106,7 +105,10 @@ def copy_newest_checkpoint(attempts: Path, attempt: Path) -> Checkpoint | None:
             return newest
         destination = attempt / CHECKPOINTS_DIR / newest.path.name
         try:
-            copy_directory_atomically(newest.path, destination)
+            with atomic_directory(destination) as hidden_path:
+                # shutil.copytree is not used: its errors lose their errno.
+                for file in newest.path.iterdir():
+                    shutil.copyfile(file, hidden_path / file.name)
         except FileNotFoundError:
             removed.add(newest.path)
         else:
@@ -144,28 +146,3 @@ def copy_adapter(checkpoint: Path, destination: Path, base_name: str) -> None:
     """
     with atomic_directory(destination) as hidden_path:
         adapters.copy_adapter(checkpoint, hidden_path, base_name)
-
-
-def find_epoch_adapter(attempts: Path, attempt: Path, step: int) -> Path:
-    """Return the directory with an epoch's adapter, from this attempt or another one.
-
-    Raises:
-        FileNotFoundError: No attempt has this adapter.
-    """
-    for directory in (attempt, *sorted(attempts.iterdir(), reverse=True)):
-        adapter = directory / EPOCHS_DIR / str(step)
-        if adapter.is_dir():
-            return adapter
-    raise FileNotFoundError(f"no attempt has an adapter of step {step}")
-
-
-def copy_directory_atomically(source: Path, destination: Path) -> None:
-    """Copy a directory of files atomically and durably; an existing destination stays as it is.
-
-    Raises:
-        OSError: The copy failed; no part of it is left.
-    """
-    with atomic_directory(destination) as hidden_path:
-        # shutil.copytree is not used: its errors lose their errno.
-        for file in source.iterdir():
-            shutil.copyfile(file, hidden_path / file.name)

@@ -83,7 +83,7 @@ class Training:
         self._epoch_steps = math.ceil(count / self._batch_size)
 
     def run(self, base: Any) -> Outcome:
-        """Train an adapter for a base model, and return the outcome without the number of tokens.
+        """Train an adapter for a base model, and return the outcome without what concerns the rows.
 
         Resumes from the attempt's newest checkpoint, if any. If memory runs out, the training
         continues with fewer rows per forward pass.
@@ -137,6 +137,7 @@ class Training:
         }
         best = min(losses, key=losses.__getitem__, default=state.global_step)
         return Outcome(
+            is_over=True,
             steps=state.global_step,
             best_step=best,
             best_loss=losses.get(best),

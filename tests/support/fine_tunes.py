@@ -121,7 +121,7 @@ class ScriptedTrainingSetup(TrainingSetup):
 
     async def check_adapter(self, _: Path) -> None: ...
 
-    def write_results(self, _: FineTune) -> Sequence[str]:
+    def write_results(self, _: FineTune, __: Path) -> Sequence[str]:
         return ("file-metrics",)
 
 

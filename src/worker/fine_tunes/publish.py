@@ -15,7 +15,7 @@ from worker.fine_tunes.request import (
     FineTuneResult,
     StoredFineTune,
 )
-from worker.fine_tunes.spec import ATTEMPTS_DIR, RESULT_DIR, Outcome
+from worker.fine_tunes.spec import ATTEMPTS_DIR, Outcome
 from worker.fine_tunes.training_setup import TrainingSetup
 from worker.volume import adapters, ids, translate_os_errors
 from worker.volume.adapters import ORIGIN_FILE, AdapterOrigin, origin_fine_tune_id
@@ -43,27 +43,21 @@ async def publish_result(
         WorkerError: The volume fails.
     """
     outcome = await asyncio.to_thread(fine_tune.read_outcome, attempt)
-    if outcome is None or outcome.error is not None:
-        raise await asyncio.to_thread(_training_failure, fine_tune, outcome)
+    directories = await asyncio.to_thread(fine_tune.epoch_adapter_directories, attempt)
+    if outcome is None or outcome.error or outcome.best_step not in directories:
+        message = (outcome and outcome.error) or "The training has produced no adapter."
+        if outcome and outcome.check.mistakes:
+            field = outcome.check.mistakes[0].file
+            raise FineTuneFailed(f"invalid_{field}", message, field)
+        raise FineTuneFailed("training_failed", message)
     try:
-        await training_setup.check_adapter(attempt / RESULT_DIR)
+        await training_setup.check_adapter(directories[outcome.best_step])
     except VolumeError:
         raise
     except WorkerError as error:
         message = f"The adapter can't be served: {error.message}"
         raise FineTuneFailed("training_failed", message) from error
     return await asyncio.to_thread(_publish_adapters, fine_tune, training_setup, attempt, outcome)
-
-
-def _training_failure(fine_tune: FineTune, outcome: Outcome | None) -> FineTuneFailed:
-    """Return the error of a training that has no adapter."""
-    check = fine_tune.newest_row_check_result
-    mistakes = check.mistakes if check else ()
-    error = outcome.error if outcome else None
-    message = error or "The training has produced no adapter."
-    if mistakes:
-        return FineTuneFailed(f"invalid_{mistakes[0].file}", message, mistakes[0].file)
-    return FineTuneFailed("training_failed", message)
 
 
 def _publish_adapters(
@@ -78,23 +72,26 @@ def _publish_adapters(
             # The fine-tune was cancelled while the adapter was checked.
             release_adapter_name(root, name)
             return FineTuneResult(status="cancelled")
-    chosen_attempt = fine_tune.directory / ATTEMPTS_DIR / choice.attempt
+    sources = fine_tune.epoch_adapter_directories(
+        fine_tune.directory / ATTEMPTS_DIR / choice.attempt
+    )
     checkpoints = []
-    for step, source in fine_tune.epoch_adapter_directories(chosen_attempt).items():
+    for step, source in sources.items():
         name = choice.name
-        # The adapter of the best checkpoint is the result, which is published below.
+        # The adapter of the best epoch is the result, which is published last.
         if step != outcome.best_step:
             name = checkpoint_adapter_name(name, step)
             publish_adapter(root, name, source, request.base, fine_tune.id)
         checkpoints.append(EpochCheckpoint(step=step, name=name))
-    publish_adapter(root, choice.name, chosen_attempt / RESULT_DIR, request.base, fine_tune.id)
+    result = sources[outcome.best_step]
+    publish_adapter(root, choice.name, result, request.base, fine_tune.id)
     # The name is released before the end, because no worker continues a fine-tune that has ended.
     release_adapter_name(root, choice.name)
     return FineTuneResult(
         status="succeeded",
         adapter=choice.name,
         checkpoints=tuple(checkpoints),
-        result_file_ids=tuple(training_setup.write_results(fine_tune)),
+        result_file_ids=tuple(training_setup.write_results(fine_tune, result)),
         trained_tokens=outcome.trained_tokens,
         steps=outcome.steps,
     )

@@ -17,11 +17,9 @@ from worker.fine_tunes.request import (
 )
 from worker.fine_tunes.spec import (
     ATTEMPTS_DIR,
-    CHECK_FILE,
     CHECKPOINTS_DIR,
     EPOCHS_DIR,
     OUTCOME_FILE,
-    CheckResult,
     Outcome,
     RowsFile,
     parse_checkpoint_step,
@@ -77,14 +75,7 @@ class FineTune(Record):
             return PAUSED
         if not self.is_running():
             return "queued"
-        return "running" if self.newest_row_check_result else "validating_files"
-
-    @property
-    def newest_row_check_result(self) -> CheckResult | None:
-        """Result of the newest check of the rows; None before the first result."""
-        names = [f"{ATTEMPTS_DIR}/{attempt.name}/{CHECK_FILE}" for attempt in self.attempt_paths()]
-        results = [self.read_file(name, CheckResult) for name in names]
-        return next(filter(None, reversed(results)), None)
+        return "running" if self.has_checked_rows() else "validating_files"
 
     def stop_reason(self) -> str | None:
         """Return "cancelled" or ``PAUSED`` if no worker should train; None otherwise.
@@ -115,9 +106,13 @@ class FineTune(Record):
             attempt.mkdir(parents=True)
         return attempt
 
+    def has_checked_rows(self) -> bool:
+        """Return whether an attempt has finished the check of the rows."""
+        return any(map(self.has_file, map(_outcome_name, self.attempt_paths())))
+
     def read_outcome(self, attempt: Path) -> Outcome | None:
-        """Return how the training ended in an attempt; None if the attempt is unfinished."""
-        return self.read_file(f"{ATTEMPTS_DIR}/{attempt.name}/{OUTCOME_FILE}", Outcome)
+        """Return what has become of an attempt; None before the end of the check of its rows."""
+        return self.read_file(_outcome_name(attempt), Outcome)
 
     def durable_step(self) -> int:
         """Return the step from which another attempt would continue; 0 without a checkpoint."""
@@ -241,6 +236,10 @@ class FineTune(Record):
         while self.has_file(PAUSE.format(number + 1)):
             number += 1
         return number
+
+
+def _outcome_name(attempt: Path) -> str:
+    return f"{ATTEMPTS_DIR}/{attempt.name}/{OUTCOME_FILE}"
 
 
 WORKERS_DIED = FailureReason(

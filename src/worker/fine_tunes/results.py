@@ -8,7 +8,6 @@ from pathlib import Path
 
 from worker.files import FILE_PREFIX, Files
 from worker.fine_tunes.record import FineTune
-from worker.fine_tunes.spec import ATTEMPTS_DIR, RESULT_DIR
 from worker.volume import adapters, translate_os_errors
 
 PURPOSE = "fine-tune-results"
@@ -26,19 +25,20 @@ MetricsByStep = Mapping[int, Mapping[str, float]]
 CHUNK_BYTES = 1 << 20
 
 
-def write_result_files(files: Files, fine_tune: FineTune) -> list[str]:
+def write_result_files(files: Files, fine_tune: FineTune, adapter: Path) -> list[str]:
     """Write the result files, or find those of another worker; return their ids.
 
     Args:
         files: Files of the volume.
         fine_tune: Fine-tune whose training is finished.
+        adapter: Directory of its adapter.
 
     Raises:
         VolumeError: The files can't be written.
     """
     contents: dict[str, Iterable[bytes]] = {
         TABLE: [metrics_csv(fine_tune.metrics_by_step()).encode()],
-        **_adapter_contents(fine_tune, files.max_bytes),
+        **_adapter_contents(adapter, files.max_bytes),
     }
     file_ids = []
     for name, content in contents.items():
@@ -50,11 +50,8 @@ def write_result_files(files: Files, fine_tune: FineTune) -> list[str]:
     return file_ids
 
 
-def _adapter_contents(fine_tune: FineTune, max_bytes: int) -> dict[str, Iterable[bytes]]:
+def _adapter_contents(directory: Path, max_bytes: int) -> dict[str, Iterable[bytes]]:
     """Return contents of the adapter's files by name; empty if one has more than ``max_bytes``."""
-    if (choice := fine_tune.adapter_choice) is None:
-        return {}
-    directory = fine_tune.directory / ATTEMPTS_DIR / choice.attempt / RESULT_DIR
     paths = [directory / name for name in adapters.FILES]
     with translate_os_errors():
         if max(path.stat().st_size for path in paths) > max_bytes:

@@ -19,14 +19,12 @@ SPEC_FILE, ATTEMPTS_DIR = "spec.json", "attempts"
 # Files in an attempt's directory. The events are lines of JSON, appended and flushed one by one: a
 # ``ResumeEvent``, then one ``Event`` per line.
 EVENTS_FILE = "events.jsonl"
-# File with the ``CheckResult``, written once after the check of the rows.
-CHECK_FILE = "checked.json"
-# File with the ``Outcome``, written last, when the training has succeeded or can't succeed.
+# File with the ``Outcome``, written after the check of the rows, and replaced at the end.
 OUTCOME_FILE = "outcome.json"
-# Directories: the checkpoints from which transformers resumes (``checkpoint-<step>``), the adapter
-# of each epoch (``<step>``), and the best adapter. Checkpoints and adapters appear under their
-# names once they are complete and durable.
-CHECKPOINTS_DIR, EPOCHS_DIR, RESULT_DIR = "checkpoints", "epochs", "result"
+# Directories: the checkpoints from which transformers resumes (``checkpoint-<step>``), and the
+# adapter of each epoch (``<step>``). Both appear under their names once they are complete and
+# durable.
+CHECKPOINTS_DIR, EPOCHS_DIR = "checkpoints", "epochs"
 _CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 # Directories for the rows as tokens, which each attempt writes again, and for an incomplete
 # checkpoint. Both are removed at the end of the attempt, unless the process is killed.
@@ -42,7 +40,7 @@ def parse_checkpoint_step(checkpoint: str) -> int | None:
 class ExitStatus(IntEnum):
     """Exit statuses of the training process."""
 
-    # The training or the check is over. After a training, ``OUTCOME_FILE`` describes its outcome.
+    # The training or the check is over, and ``OUTCOME_FILE`` describes its outcome.
     FINISHED = 0
     # An exception ended the attempt; the last line of standard error has its type and message.
     CRASHED = 1
@@ -52,8 +50,7 @@ class ExitStatus(IntEnum):
     STOPPED = 75
 
 
-# Command-line option to only check the rows. This writes ``CHECK_FILE``, and ``OUTCOME_FILE`` if
-# the rows have mistakes.
+# Command-line option to only check the rows.
 CHECK_OPTION = "--check"
 
 
@@ -210,17 +207,23 @@ class ResumeEvent(ImmutableBaseModel):
 
 
 class Outcome(ImmutableBaseModel):
-    """The outcome of a training: an adapter in ``RESULT_DIR``, or a failure that no retry changes.
+    """What has become of an attempt.
 
     Args:
+        check: Result of the check of the rows.
+        is_over: Whether the training is over, with an adapter or with an error that no retry
+            changes. Otherwise another attempt may continue this one.
         steps: Number of completed steps.
-        best_step: Step of the epoch whose adapter is the result.
+        best_step: Step of the epoch whose adapter, in ``EPOCHS_DIR``, is the result. Another
+            attempt may have it, from which this one resumed.
         best_loss: Loss of that adapter on the validation rows; None without an evaluation.
         trained_tokens: Number of tokens in the rows to train on, times the number of epochs.
         batch_size: Number of rows per step.
         error: The reason why there is no adapter, in one sentence; None if there is an adapter.
     """
 
+    check: CheckResult = CheckResult()
+    is_over: bool = False
     steps: int = 0
     best_step: int = 0
     best_loss: float | None = None

@@ -143,7 +143,8 @@ class FineTuneStep:
         if reserve is None:
             yield True
             return
-        if await asyncio.to_thread(self._needs_row_check) and not await turn.stop_reason():
+        is_checked = await asyncio.to_thread(self._fine_tune.has_checked_rows)
+        if not is_checked and not await turn.stop_reason():
             # Invalid rows are no reason to interrupt the engine.
             await self._run_attempt(turn, check_only=True)
         if await asyncio.to_thread(self._finished_attempt) or await turn.stop_reason():
@@ -155,10 +156,6 @@ class FineTuneStep:
         ) as is_reserved:
             yield is_reserved
 
-    def _needs_row_check(self) -> bool:
-        check = self._fine_tune.newest_row_check_result
-        return check is None or bool(check.mistakes)
-
     def _finished_attempt(self) -> Path | None:
         """Return the attempt that finished training; None if no attempt did, or after a cancel."""
         fine_tune = self._fine_tune
@@ -166,8 +163,10 @@ class FineTuneStep:
             return fine_tune.directory / ATTEMPTS_DIR / choice.attempt
         if fine_tune.stop_reason() == "cancelled":
             return None
-        attempts = reversed(fine_tune.attempt_paths())
-        return next((attempt for attempt in attempts if fine_tune.read_outcome(attempt)), None)
+        for attempt in reversed(fine_tune.attempt_paths()):
+            if (outcome := fine_tune.read_outcome(attempt)) and outcome.is_over:
+                return attempt
+        return None
 
     async def _run_attempt(self, turn: TrainingTurn, *, check_only: bool = False) -> None:
         """Run the trainer until it has finished, crashed or been stopped.
@@ -198,8 +197,9 @@ class FineTuneStep:
         if status == ExitStatus.VOLUME_FAILURE:
             raise VolumeError("The volume is full, or can't be written to: the training is paused.")
         outcome = await asyncio.to_thread(fine_tune.read_outcome, attempt)
+        is_over = outcome is not None and outcome.is_over
         is_checked = check_only and status == ExitStatus.FINISHED
-        if outcome is None and not was_stopped and not is_checked:
+        if not (is_over or was_stopped or is_checked):
             await self._fail_or_retry(status, explain_exit(status, process.stderr_tail), first_step)
 
     def _create_attempt(self, turn: TrainingTurn, spec: Spec) -> Path:

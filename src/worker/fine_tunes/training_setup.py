@@ -103,9 +103,9 @@ class TrainingSetup:
         """
         await self._base_model.check_adapter(folder)
 
-    def write_results(self, fine_tune: FineTune) -> Sequence[str]:
+    def write_results(self, fine_tune: FineTune, adapter: Path) -> Sequence[str]:
         """Write the result files of a fine-tune; return their ids."""
-        return results.write_result_files(self._fine_tunes.files, fine_tune)
+        return results.write_result_files(self._fine_tunes.files, fine_tune, adapter)
 
     async def spec_once_it_fits(
         self, fine_tune: FineTune, should_stop: ShouldStop, *, needs_memory: bool

@@ -22,7 +22,7 @@ from chaos.report import Report
 from emulator import Job, LostJobHandling
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import FineTuneResult
-from worker.fine_tunes.spec import CHECK_FILE, CHECKPOINTS_DIR, EVENTS_FILE, SCRATCH_DIR
+from worker.fine_tunes.spec import CHECKPOINTS_DIR, EVENTS_FILE, OUTCOME_FILE, SCRATCH_DIR
 from worker.volume.adapters import FILES, ORIGIN_FILE, WEIGHTS
 from worker.volume.lease import LeaseDirectory
 
@@ -94,7 +94,7 @@ def moment_checks(fine_tune: FineTune, before: int) -> dict[str, Callable[[], bo
 
     return {
         "begun": lambda: newest(EVENTS_FILE),
-        "checking": lambda: newest(EVENTS_FILE) and not newest(CHECK_FILE),
+        "checking": lambda: newest(EVENTS_FILE) and not newest(OUTCOME_FILE),
         "writing": writing,
         "publishing": lambda: fine_tune.adapter_choice is not None,
     }

@@ -25,6 +25,7 @@ class Trainer:
     def __init__(self, directory: Path, name: str) -> None:
         self.attempt = directory / "attempts" / name
         self.step = 0
+        self.checked: dict[str, Any] = {}
         checkpoints = directory.glob("attempts/*/checkpoints/checkpoint-*")
         self.resumed_at = max((int(path.name.split("-")[1]) for path in checkpoints), default=0)
 
@@ -44,18 +45,21 @@ class Trainer:
         (self.attempt / "checkpoints" / f"checkpoint-{step}").mkdir(parents=True)
 
     def do_checked(self, **result: Any) -> None:
-        (self.attempt / "checked.json").write_text(json.dumps(result))
+        self.checked = result
+        self._write_outcome(check=result)
 
     def do_epoch(self, step: int) -> None:
         self._adapter(self.attempt / "epochs" / str(step), f"epoch {step}")
 
+    def _write_outcome(self, **outcome: Any) -> None:
+        whole = self.attempt / "outcome.whole"
+        whole.write_text(json.dumps(outcome))
+        whole.rename(self.attempt / "outcome.json")
+
     def do_over(self, **outcome: Any) -> None:
         """Exit successfully, unless the outcome has an error."""
-        if "error" not in outcome:
-            self._adapter(self.attempt / "result", "result")
-        whole = self.attempt / "outcome.whole"
-        whole.write_text(json.dumps({"steps": self.step, "best_step": self.step, **outcome}))
-        whole.rename(self.attempt / "outcome.json")
+        result = {"is_over": True, "steps": self.step, "best_step": self.step, **outcome}
+        self._write_outcome(check=self.checked, **result)
         os._exit(0)
 
     def do_say(self, text: str) -> None:

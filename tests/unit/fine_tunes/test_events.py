@@ -9,7 +9,7 @@ from support.fine_tunes import eval_loss_event, loss_event, write_events
 from worker.fine_tunes import results
 from worker.fine_tunes.events import metrics_by_step
 from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import AdapterChoice, FailureReason, FineTuneResult
+from worker.fine_tunes.request import FailureReason, FineTuneResult
 from worker.fine_tunes.spec import ATTEMPTS_DIR, Event
 from worker.volume.adapters import FILES
 
@@ -108,14 +108,12 @@ def test_the_table_and_the_adapter_are_written_once(
     fine_tunes: FineTunes, fine_tune: FineTune, size: int, names: tuple[str, ...]
 ) -> None:
     contents = dict(zip(FILES, (b"{}", bytes(size)), strict=True))
-    place = fine_tune.directory / ATTEMPTS_DIR / "000001.aa" / "result"
+    place = fine_tune.directory / ATTEMPTS_DIR / "000001.aa" / "epochs" / "10"
     write_events(fine_tune, [loss_event(5, 3), loss_event(10, 2), eval_loss_event(10, 2.5)])
-    place.mkdir()
+    place.mkdir(parents=True)
     for name, content in contents.items():
         (place / name).write_bytes(content)
-    assert len(results.write_result_files(fine_tunes.files, fine_tune)) == 1
-    fine_tune.decide_publishing(AdapterChoice(name="demo.new", attempt="000001.aa"))
-    first = results.write_result_files(fine_tunes.files, fine_tune)
+    first = results.write_result_files(fine_tunes.files, fine_tune, place)
     files = [fine_tunes.files.get(id) for id in first]
     assert [file.filename for file in files] == ["step_metrics.csv", *names]
     assert {file.purpose for file in files} == {"fine-tune-results"}
@@ -123,7 +121,7 @@ def test_the_table_and_the_adapter_are_written_once(
     assert table.startswith(b"step,train_loss,valid_loss,")
     assert others == [contents[name] for name in names]
     write_events(fine_tune, [loss_event(20, 1)], "000002.bb", resumed_at=15)
-    assert results.write_result_files(fine_tunes.files, fine_tune) == first
+    assert results.write_result_files(fine_tunes.files, fine_tune, place) == first
 
 
 def test_the_table_has_a_row_per_step_and_empty_cells_for_missing_metrics() -> None:

@@ -13,7 +13,7 @@ from support.fine_tunes import records_of
 from worker.errors import Conflict, NoSuchObject
 from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.request import AdapterChoice, FailureReason, FineTuneResult
-from worker.fine_tunes.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult
+from worker.fine_tunes.spec import ATTEMPTS_DIR, EPOCHS_DIR, OUTCOME_FILE, Outcome
 from worker.long_work.records import REQUEST
 
 SUCCEEDED = FineTuneResult(status="succeeded", at=9, adapter="demo.a")
@@ -28,8 +28,8 @@ def acquire_lease(fine_tune: FineTune) -> None:
     lease.touch()
 
 
-def write_check(fine_tune: FineTune, attempt: str = "000001.aa", rows: int = 3) -> None:
-    fine_tune.write_file(f"{ATTEMPTS_DIR}/{attempt}/{CHECK_FILE}", CheckResult(rows=rows))
+def write_check(fine_tune: FineTune) -> None:
+    fine_tune.write_file(f"{ATTEMPTS_DIR}/000001.aa/{OUTCOME_FILE}", Outcome())
 
 
 def expect_refusals(fine_tune: FineTune, message: str) -> None:
@@ -117,7 +117,7 @@ def test_a_fine_tune_ends_although_the_volume_fails_during_the_cleanup(
 
 def test_only_the_events_of_attempts_remain_after_the_end(fine_tune: FineTune) -> None:
     attempt = fine_tune.directory / ATTEMPTS_DIR / "000001.aa"
-    for name in ("checkpoints", "epochs", "result", "tokens"):
+    for name in ("checkpoints", "epochs", "tokens"):
         (attempt / name).mkdir(parents=True)
         (attempt / name / "large").write_text("weights")
     (attempt / "events.jsonl").write_text("")
@@ -125,15 +125,28 @@ def test_only_the_events_of_attempts_remain_after_the_end(fine_tune: FineTune) -
     assert [path.name for path in attempt.iterdir()] == ["events.jsonl"]
 
 
-def test_attempts_are_sorted_and_the_newest_check_counts(fine_tune: FineTune) -> None:
+def test_attempts_are_sorted(fine_tune: FineTune) -> None:
     assert fine_tune.attempt_paths() == []
     for name in ("000010.bb", "000002.cc", ".new", "000001.dd"):
         (fine_tune.directory / ATTEMPTS_DIR / name).mkdir(parents=True)
     names = [path.name for path in fine_tune.attempt_paths()]
     assert names == ["000001.dd", "000002.cc", "000010.bb"]
-    write_check(fine_tune, "000001.dd")
-    write_check(fine_tune, "000002.cc", rows=4)
-    assert fine_tune.newest_row_check_result == CheckResult(rows=4)
+
+
+def test_the_adapter_of_an_epoch_is_that_of_the_final_attempt_or_of_the_newest(
+    fine_tune: FineTune,
+) -> None:
+    attempts = fine_tune.directory / ATTEMPTS_DIR
+    for name in ("000001.a/5", "000002.b/5", "000002.b/20", "000003.c/20", "000001.a/.5.hidden"):
+        attempt, step = name.split("/")
+        (attempts / attempt / EPOCHS_DIR / step).mkdir(parents=True)
+    found = fine_tune.epoch_adapter_directories(attempts / "000002.b")
+    assert [*found.items()] == [
+        (5, attempts / "000002.b" / EPOCHS_DIR / "5"),
+        (20, attempts / "000002.b" / EPOCHS_DIR / "20"),
+    ]
+    found = fine_tune.epoch_adapter_directories(attempts / "000001.a")
+    assert [path.parents[1].name for path in found.values()] == ["000001.a", "000003.c"]
 
 
 def test_nothing_is_written_for_a_removed_fine_tune(fine_tune: FineTune) -> None:

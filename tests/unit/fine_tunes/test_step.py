@@ -83,7 +83,7 @@ async def test_the_adapter_of_a_successful_training_is_published_under_its_name(
     assert checkpoints == [(5, f"{name}.ckpt-5"), (10, name)]
     weights = "adapter_model.safetensors"
     published = {path.name: (path / weights).read_text() for path in adapters(tmp_path)}
-    assert published == {name: "result", f"{name}.ckpt-5": "epoch 5"}
+    assert published == {name: "epoch 10", f"{name}.ckpt-5": "epoch 5"}
     assert progress.values == {"step": 10, "epochs": 2, "epoch": 1.0, "loss": 0.1}
     assert json.loads((fine_tune.directory / SPEC_FILE).read_text())["max_length"] == 8
     assert not running_trainers(fine_tune)
@@ -96,6 +96,7 @@ MISTAKE_SCRIPT = [
     ["over", {"error": "The file has 1 mistake."}],
 ]
 FAILURE, UNSERVABLE = "The file has 1 mistake.", "The adapter can't be served: it holds NaN"
+NO_ADAPTER = "The training has produced no adapter."
 
 
 def refuse(_: object) -> None:
@@ -111,10 +112,17 @@ async def refuse_adapter(_: Path) -> None:
     [
         (MISTAKE_SCRIPT, {}, ("invalid_validation_file", FAILURE, "validation_file"), 1),
         (MISTAKE_SCRIPT[1:], {}, ("training_failed", FAILURE, None), 1),
+        ([*CHECKED, ["over", {}]], {}, ("training_failed", NO_ADAPTER, None), 1),
         (DONE, {"check_adapter": refuse_adapter}, ("training_failed", UNSERVABLE, None), 1),
         (DONE, {"make_spec": refuse}, ("not_trainable", "it needs 80.0 GiB", None), 0),
     ],
-    ids=["mistakes in the rows", "an error", "unservable adapter", "untrainable model"],
+    ids=[
+        "mistakes in the rows",
+        "an error",
+        "no adapter",
+        "unservable adapter",
+        "untrainable model",
+    ],
 )
 async def test_a_fine_tune_that_can_not_be_trained_or_served_publishes_nothing(
     tmp_path: Path,

@@ -77,17 +77,3 @@ def test_an_adapter_names_its_base_model_and_has_only_its_own_files(tmp_path: Pa
     config = json.loads((tmp_path / EPOCHS_DIR / "3" / CONFIG).read_bytes())
     assert config == {"r": 4, "base_model_name_or_path": "org/base"}
     assert (tmp_path / EPOCHS_DIR / "3" / WEIGHTS).read_bytes() == b"weights"
-
-
-def test_an_epochs_adapter_is_found_in_the_attempt_that_has_it(
-    tmp_path: Path, attempt_dir: Path
-) -> None:
-    for attempt, step in (("000001.a", 5), ("000002.b", 5), ("000003.c", 10), ("000001.a", 10)):
-        (tmp_path / attempt / EPOCHS_DIR / str(step)).mkdir(parents=True)
-    assert (
-        output.find_epoch_adapter(tmp_path, attempt_dir, 5)
-        == tmp_path / "000002.b" / EPOCHS_DIR / "5"
-    )
-    assert output.find_epoch_adapter(tmp_path, attempt_dir, 10) == attempt_dir / EPOCHS_DIR / "10"
-    with pytest.raises(FileNotFoundError):
-        output.find_epoch_adapter(tmp_path, attempt_dir, 15)

@@ -17,20 +17,17 @@ from trainer.tokens import TRAINING, VALIDATION, TokenRows, check_and_tokenize_i
 from worker.engine.run.adapters.files import AdapterChecker
 from worker.fine_tunes.spec import (
     ATTEMPTS_DIR,
-    CHECK_FILE,
     CHECKPOINTS_DIR,
     EPOCHS_DIR,
     EVENTS_FILE,
     OUTCOME_FILE,
-    RESULT_DIR,
     SPEC_FILE,
-    CheckResult,
     ExitStatus,
     Outcome,
     RowsFile,
     Spec,
 )
-from worker.volume.adapters import CONFIG, FILES, WEIGHTS
+from worker.volume.adapters import CONFIG, FILES
 
 LIMIT_S = 120
 ROWS = 24
@@ -55,23 +52,23 @@ def test_a_training_leaves_an_adapter_that_vllm_can_serve(demo_model: Path, tmp_
     assert run_attempt(tmp_path) == (ExitStatus.FINISHED, "")
     attempt = tmp_path / ATTEMPTS_DIR / "000001.a"
     outcome = outcome_of(attempt)
-    checked = CheckResult.model_validate_json((attempt / CHECK_FILE).read_bytes())
-    assert (checked.rows, checked.validation_rows) == (22, 2)
-    assert (outcome.steps, outcome.batch_size, outcome.error) == (12, 4, None)
-    assert outcome.trained_tokens == checked.tokens * 2
+    assert (outcome.check.rows, outcome.check.validation_rows) == (22, 2)
+    assert (outcome.is_over, outcome.error) == (True, None)
+    assert (outcome.steps, outcome.batch_size) == (12, 4)
+    assert outcome.trained_tokens == outcome.check.tokens * 2
     events = events_of(attempt)
     numbers = [(one["step"], one["metrics"].get("eval_loss")) for one in events]
     found = {step: loss for step, loss in numbers if loss is not None}
     assert outcome.best_loss == min(found.values()) == found[outcome.best_step]
     checks = AdapterChecker(fake_client(demo_model).vllm_config)
-    for adapter in (attempt / RESULT_DIR, *(attempt / EPOCHS_DIR).iterdir()):
+    adapters = [*(attempt / EPOCHS_DIR).iterdir()]
+    assert str(outcome.best_step) in [adapter.name for adapter in adapters]
+    for adapter in adapters:
         assert sorted(path.name for path in adapter.iterdir()) == sorted(FILES)
         checks.check_files(adapter)
         assert str(demo_model) not in (adapter / CONFIG).read_text()
-    best = attempt / EPOCHS_DIR / str(outcome.best_step)
-    assert (attempt / RESULT_DIR / WEIGHTS).read_bytes() == (best / WEIGHTS).read_bytes()
     names = {path.name for path in attempt.iterdir()}
-    assert names == {EVENTS_FILE, CHECK_FILE, CHECKPOINTS_DIR, EPOCHS_DIR, RESULT_DIR, OUTCOME_FILE}
+    assert names == {EVENTS_FILE, CHECKPOINTS_DIR, EPOCHS_DIR, OUTCOME_FILE}
     assert not [path for path in attempt.rglob("*") if path.name.startswith(".")]
     messages = [event["message"] for event in events]
     assert any(message.startswith("Data checked: 22 rows to train on") for message in messages)
@@ -89,11 +86,11 @@ def test_mistakes_end_an_attempt_before_the_model_is_read(demo_model: Path, tmp_
     (tmp_path / SPEC_FILE).write_text(changed.model_dump_json())
     assert run_attempt(tmp_path) == (ExitStatus.FINISHED, "")
     attempt = tmp_path / ATTEMPTS_DIR / "000001.a"
-    checked = CheckResult.model_validate_json((attempt / CHECK_FILE).read_bytes())
-    assert [mistake.line for mistake in checked.mistakes] == [ROWS + 1]
-    error = outcome_of(attempt).error
-    assert error
-    assert error.startswith(f"training_file, line {ROWS + 1}: ")
+    outcome = outcome_of(attempt)
+    assert outcome.is_over
+    assert [mistake.line for mistake in outcome.check.mistakes] == [ROWS + 1]
+    assert outcome.error
+    assert outcome.error.startswith(f"training_file, line {ROWS + 1}: ")
     assert events_of(attempt)[-1]["level"] == "error"
 
 
@@ -126,7 +123,9 @@ def test_a_full_volume_has_its_own_status_and_the_next_attempt_continues(
         assert (status, "Traceback" in stderr) == (ExitStatus.VOLUME_FAILURE, False)
         assert "the volume" in stderr.splitlines()[-1]
         names = {path.name for path in disk.glob(f"{ATTEMPTS_DIR}/*/*")}
-        assert names <= {EVENTS_FILE, CHECK_FILE, CHECKPOINTS_DIR, EPOCHS_DIR, RESULT_DIR}
+        assert names <= {EVENTS_FILE, CHECKPOINTS_DIR, EPOCHS_DIR, OUTCOME_FILE}
+        if OUTCOME_FILE in names:
+            assert not outcome_of(disk / ATTEMPTS_DIR / "000001.a").is_over
         filler.unlink()
         assert run_attempt(disk, "000002.b") == (ExitStatus.FINISHED, "")
         assert outcome_of(disk / ATTEMPTS_DIR / "000002.b").error is None

@@ -23,7 +23,7 @@ from support.volume.records import all_records
 from worker.dialects.openai.fine_tuning import job_object
 from worker.fine_tunes.record import FineTunes
 from worker.fine_tunes.request import EpochCheckpoint, FailureReason, FineTuneResult
-from worker.fine_tunes.spec import ATTEMPTS_DIR, CHECK_FILE, CheckResult, Event
+from worker.fine_tunes.spec import ATTEMPTS_DIR, OUTCOME_FILE, Event, Outcome
 from worker.long_work.records import WorkReference
 
 JOBS, FINE_TUNES = "/v1/fine_tuning/jobs", "/v1/llm/fine-tunes"
@@ -292,7 +292,7 @@ def test_the_finish_is_estimated_from_the_pace_of_training(
     assert job_object(fine_tune)["estimated_finish"] is None
     # A worker runs the fine-tune.
     (fine_tune.lease_directory("run") / "lease-1").mkdir(parents=True)
-    fine_tune.write_file(f"{ATTEMPTS_DIR}/000001.aa/{CHECK_FILE}", CheckResult(rows=3))
+    fine_tune.write_file(f"{ATTEMPTS_DIR}/000001.aa/{OUTCOME_FILE}", Outcome())
     monkeypatch.setattr(time, "time", lambda: 1150.0)
     assert job_object(fine_tune)["estimated_finish"] == (seconds and 1150 + seconds)
     fine_tune.end(FineTuneResult(status="cancelled", at=1200))
