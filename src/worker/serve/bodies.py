@@ -32,11 +32,7 @@ class InvalidBody(RequestError):
 
 
 class BufferedBytes:
-    """Counts the bytes of bodies in memory, and limits them.
-
-    Args:
-        max_bytes: Maximum number of bytes; a body is refused if there are already more.
-    """
+    """Counts the bytes of bodies in memory; a body is refused if there are more than a maximum."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -46,11 +42,6 @@ class BufferedBytes:
         self._count += count
 
     def check(self, size: int) -> None:
-        """Check that a body of a size may be in memory.
-
-        Raises:
-            EngineBusy: The body is not small, and there are too many bytes.
-        """
         if size > SMALL_BYTES and self._count > self._max_bytes:
             raise EngineBusy
 
@@ -63,7 +54,6 @@ class BufferedResponse(Response):
         self._buffered = buffered
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response; raise ``EngineBusy`` if too many bytes are in memory."""
         size = len(self.body)
         if size <= SMALL_BYTES:
             await super().__call__(scope, receive, send)
@@ -87,7 +77,7 @@ class BodyReader:
     Args:
         max_bytes: Maximum size of a body.
         timeout_s: Seconds that a client may pause, or be late by ``MIN_RATE``.
-        buffered: Counts the bytes in memory.
+        buffered: Counts the bytes in memory; None: only those of this reader count.
         setting: Name of the setting that limits the size, for messages.
     """
 
@@ -104,17 +94,11 @@ class BodyReader:
         self._buffered = buffered or BufferedBytes(MAX_BUFFERED_BODIES * max_bytes)
 
     async def read(self, request: Request) -> bytes:
-        """Return a request's body; raises the same errors as ``read_chunks``."""
         async with contextlib.aclosing(self.read_chunks(request)) as parts:
             return b"".join([part async for part in parts])
 
     async def read_chunks(self, request: Request) -> AsyncGenerator[bytes, None]:
-        """Yield the parts of a request's body; it counts as in memory until the generator ends.
-
-        Raises:
-            RequestError: The body is compressed, too large, or arrives too slowly.
-            EngineBusy: Too many bodies are in memory.
-        """
+        """Yield the parts of a request's body; it counts as in memory until the generator ends."""
         encoding = ", ".join(request.headers.getlist("content-encoding"))
         if encoding.strip().lower() not in ("", "identity"):
             text = f"The header Content-Encoding is {encoding[:MAX_KEY_LENGTH]!r}"
@@ -155,14 +139,9 @@ class BodyReader:
 
 
 def parse_body(body: bytes, media_type: str) -> dict[str, Any]:
-    """Parse the body of a request.
+    """Parse a body as an unambiguous JSON object; an empty body counts as an empty object.
 
-    Args:
-        body: The body; an empty body counts as an empty object.
-        media_type: The value of the Content-Type header.
-
-    Raises:
-        RequestError: The body is not declared as JSON, or is no unambiguous JSON object.
+    ``media_type`` is the value of the Content-Type header.
     """
     if not body:
         return {}

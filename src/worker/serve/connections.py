@@ -17,7 +17,6 @@ _FULL = json.dumps(EngineBusy("The server has its maximum number of connections.
 # Before a request is parsed, no app can respond to it.
 _REFUSAL = service_unavailable(_FULL.encode(), 1)
 
-
 # Headers that contradict each other: a proxy may go by one of them, and this server by the other.
 _LENGTH_HEADERS = {b"content-length", b"transfer-encoding"}
 
@@ -45,8 +44,8 @@ class HttpConnection(H11Protocol):
     and to reading the response whenever unread data fills the buffer and writing pauses.
 
     Idle clients don't block others: if a port is full, a new connection replaces the one that has
-    waited longest for a request. There is no limit per client address, because behind the
-    platform's proxy all clients share one address.
+    waited longest for a request, and is refused if no other waits. There is no limit per client
+    address, because behind the platform's proxy all clients share one address.
     """
 
     def __init__(
@@ -70,7 +69,11 @@ class HttpConnection(H11Protocol):
         self._update_head_timer()
         self._update_waiting_connections()
         if len(self._port.open) > self._limits.connections:
-            self._evict_oldest()
+            oldest = next(iter(self._port.waiting))
+            oldest._unregister()
+            if oldest is self:
+                self.transport.write(_REFUSAL)
+            oldest.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -111,14 +114,6 @@ class HttpConnection(H11Protocol):
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
-
-    def _evict_oldest(self) -> None:
-        """Close the connection that has waited longest, or refuse this one if no other waits."""
-        oldest = next(iter(self._port.waiting))
-        oldest._unregister()
-        if oldest is self:
-            self.transport.write(_REFUSAL)
-        oldest.transport.close()
 
     def _unregister(self) -> None:
         self._port.open.discard(self)

@@ -1,6 +1,7 @@
 """Runs the HTTP server of a worker, or of one that failed to start."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import math
@@ -36,7 +37,6 @@ log = logging.getLogger(__name__)
 FAILURE_GRACE_S = 5
 # Response headers that pages of other origins may read, in addition to those always allowed.
 EXPOSED_HEADERS = ("content-disposition", "content-range", "retry-after", "x-request-id")
-
 # Maximum characters of a request's path in the log.
 MAX_LOGGED_PATH = 512
 
@@ -44,13 +44,7 @@ ExitProcess = Callable[[int], NoReturn]
 
 
 class GracefulServer(uvicorn.Server):
-    """A server that fails the requests that are still running some time after a stop signal.
-
-    Args:
-        config: Configuration of the server.
-        grace_s: Seconds that running requests have to finish.
-        fail_requests: Fails all running requests with an error.
-    """
+    """A server that fails the requests that still run ``grace_s`` seconds after a stop signal."""
 
     def __init__(
         self, config: uvicorn.Config, grace_s: float, fail_requests: Callable[[], None]
@@ -102,15 +96,9 @@ def make_server(
     *,
     console: bool = False,
 ) -> uvicorn.Server:
-    """Return an unstarted server of a worker.
+    """Return an unstarted server of a worker, with an additional port for ``/ping`` if given.
 
-    Args:
-        engines: The engines that answer.
-        settings: The worker's settings.
-        host: Host to listen on.
-        port: Main port.
-        health: Additional port for ``/ping`` only.
-        console: Whether ``/`` is the console's page.
+    With ``console``, ``/`` is the console's page.
     """
     if host not in LOOPBACK and settings.serve_api_key is None:
         log.warning(
@@ -129,9 +117,8 @@ def add_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     if not origins:
         return app
     methods = ("OPTIONS", *METHODS)
-    headers = ["*"]
     return CORSMiddleware(
-        app, origins, methods, allow_headers=headers, expose_headers=EXPOSED_HEADERS, max_age=3600
+        app, origins, methods, allow_headers=["*"], expose_headers=EXPOSED_HEADERS, max_age=3600
     )
 
 
@@ -189,19 +176,13 @@ def make_refusing_server(
     """Return an unstarted server that will refuse every request with the error."""
     text = values.get("SERVE_API_KEY")
     key = SecretStr(text) if text else None
-    # Use the defaults of all other settings, since any of them may be the cause of the failure.
-    settings = Settings.model_construct(serve_api_key=key, allowed_origins=_allowed_origins(values))
+    # Any other setting may be the cause of the failure; so may ALLOWED_ORIGINS, if it is invalid.
+    origins: Sequence[str] = ()
+    with contextlib.suppress(json.JSONDecodeError):
+        origins = parse_list(values.get("ALLOWED_ORIGINS") or "[]")
+    settings = Settings.model_construct(serve_api_key=key, allowed_origins=origins)
     app = FailedStartApp(error, key)
     return uvicorn.Server(_make_config(app, settings, host, port, health, lifespan="off"))
-
-
-def _allowed_origins(values: Mapping[str, str]) -> Sequence[str]:
-    """Return ALLOWED_ORIGINS; empty if invalid, which may be the cause of the failed start."""
-    text = values.get("ALLOWED_ORIGINS")
-    try:
-        return parse_list(text) if text else ()
-    except json.JSONDecodeError:
-        return ()
 
 
 def _make_config(

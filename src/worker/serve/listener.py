@@ -38,11 +38,7 @@ class Ports:
 
     @classmethod
     def choose(cls, port: int | None, environ: Mapping[str, str]) -> Self:
-        """Choose the main port (``port``, PORT or the default) and the health port (PORT_HEALTH).
-
-        Raises:
-            SettingsError: The value of a variable is not a port.
-        """
+        """Choose the main port, ``port``, PORT or the default, and the health port, PORT_HEALTH."""
         main = _port_from_variable("PORT", environ) if port is None else port
         health = _port_from_variable("PORT_HEALTH", environ)
         main = DEFAULT_PORT if main is None else main
@@ -50,11 +46,7 @@ class Ports:
 
 
 def check_console_access(host: str, values: Mapping[str, str]) -> None:
-    """Check that only this machine, or callers with a key, can use the console.
-
-    Raises:
-        StartFailed: Other machines reach the host, and the settings have no key.
-    """
+    """Check that only this machine, or callers with a key, can use the console."""
     if host not in LOOPBACK and not values.get("SERVE_API_KEY"):
         raise StartFailed(
             f"--console on {host} would let every machine that reaches the port use this worker: "
@@ -72,11 +64,7 @@ def _port_from_variable(name: str, environ: Mapping[str, str]) -> int | None:
 
 
 class StartupListener:
-    """Listens on the ports; a child process answers there until ``take_sockets`` is called.
-
-    Raises:
-        StartFailed: A port can't be opened.
-    """
+    """Listens on the ports; a child process answers there until ``take_sockets`` is called."""
 
     def __init__(self, host: str, ports: Ports) -> None:
         numbers = [ports.main, *([] if ports.health is None else [ports.health])]
@@ -91,11 +79,7 @@ class StartupListener:
             one.close()
 
     def take_sockets(self) -> list[socket.socket]:
-        """Return the sockets, the health port's last; waiting connections are not lost.
-
-        Raises:
-            MachineUnfit: The child process has exited or does not respond.
-        """
+        """Return the sockets, the health port's last; waiting connections are not lost."""
         fds: list[int] = []
         self._control.settimeout(HAND_OVER_TIMEOUT_S)
         # If the child process has exited, sending fails or nothing is received.

@@ -31,7 +31,6 @@ from worker.errors import (
     hide_defects,
 )
 from worker.job import OpenAIJob
-from worker.long_work.records import WorkReference
 from worker.record import UNANSWERED, JobRecord
 from worker.routes import events
 from worker.routes.route import Route
@@ -55,11 +54,12 @@ METHODS = (*READ_METHODS, *WRITE_METHODS, "DELETE")
 # Prefixes of event streams; no other text starts with them.
 EVENT_PREFIXES = ("data:", "event:")
 JSON_TYPE = "application/json"
+EVENTS_TYPE = "text/event-stream"
+METRICS_TYPE = "text/plain; version=0.0.4"
 # Header whose value 1 requests a receipt in the answer.
 RECEIPT_HEADER = "x-receipt"
 # Header of every request of Anthropic's clients. They share the paths of files with OpenAI's.
 ANTHROPIC_HEADER = "anthropic-version"
-METRICS_TYPE = "text/plain; version=0.0.4"
 # Maximum seconds for the running parts of long work to finish at shutdown.
 STOP_S = 5.0
 # Keys of the jobs, without growth: only the platform's queue needs few and large chunks. The first
@@ -72,7 +72,7 @@ CHUNK_KEYS = {
     "max_batch_delay_ms": 20,
 }
 
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+_encode_json = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 
 
 class WorkerApp:
@@ -90,35 +90,41 @@ class WorkerApp:
         as_text = settings.model_copy(update={"raw_openai_output": True})
         # No platform limits the yields and the time of a server's jobs.
         self._worker = Worker(
-            engines, as_text, yield_limit=math.inf, start_work=self._start_work, timeout_s=math.inf
+            engines,
+            as_text,
+            yield_limit=math.inf,
+            start_work=lambda work: self._background.start_work(work),  # noqa: PLW0108 - created next
+            timeout_s=math.inf,
         )
         self._background = BackgroundWork(self._worker, is_server=True)
         self._transfers = FileTransfers(self._worker.files, settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._handle_lifespan(receive, send)
+            await self._run_long_work(receive, send)
             return
-        request = Request(scope, receive)
-        request_id = str(uuid.uuid4())
+        request, request_id = Request(scope, receive), str(uuid.uuid4())
         try:
             self._check_request(request)
             if route := self._transfers.find_transfer_route(request):
                 await self._transfer_file(request, route, request_id, send)
-                return
-            # Refuse before reading the body, which may take as long as an answer.
-            if request.method in WRITE_METHODS and self._worker.is_full:
+            elif scope["path"] == PING:
+                await Response(headers=_request_id_header(request_id))(scope, receive, send)
+            elif request.method in WRITE_METHODS and self._worker.is_full:
+                # Refuse before reading the body, which may take as long as an answer.
                 raise EngineBusy
-            await self._answer_ping_or_job(request, request_id, send)
+            else:
+                await self._run_job(request, request_id, send)
         except ClientDisconnect:
             return
         except WorkerError as error:
             await error_response(error.body(request_id), scope)(scope, receive, send)
 
-    async def _start_work(self, work: WorkReference) -> bool:
-        return await self._background.start_work(work)
+    def fail_requests(self) -> None:
+        """Fail all running requests because the worker is shutting down."""
+        self._worker.fail_all_jobs(ShuttingDown())
 
-    async def _handle_lifespan(self, receive: Receive, send: Send) -> None:
+    async def _run_long_work(self, receive: Receive, send: Send) -> None:
         """Run long work in the background between the server's startup and its shutdown."""
         await receive()
         async with asyncio.TaskGroup() as tasks:
@@ -131,19 +137,18 @@ class WorkerApp:
             background_task.cancel()
         await send({"type": "lifespan.shutdown.complete"})
 
-    def fail_requests(self) -> None:
-        """Fail all running requests because the worker is shutting down."""
-        self._worker.fail_all_jobs(ShuttingDown())
-
     def _check_request(self, request: Request) -> None:
-        """Check a request's key, method and API, and for /ping that the engine is alive.
-
-        Raises:
-            WorkerError: The key, the method or the API is wrong, or the engine is dead.
-        """
+        """Check a request's key, method and API, and for /ping that the engine is alive."""
         path = request.scope["path"]
-        is_public = path in PUBLIC_PATHS
-        if self._key and not is_public and not self._is_authorized(request, self._key):
+        is_public, reads = path in PUBLIC_PATHS, request.method in READ_METHODS
+        links = self._worker.signed_links
+        if not (
+            not self._key
+            or is_public
+            or keys.request_has_key(request.headers, self._key)
+            # A signed link to a file needs no key.
+            or (reads and links.has_valid_signature(path, request.query_params))
+        ):
             raise Unauthorized
         # The public paths take no body, since their clients need no key.
         methods = READ_METHODS if is_public else METHODS
@@ -155,23 +160,10 @@ class WorkerApp:
         if path == PING and self._engines.base_model.is_dead:
             raise EngineDead
 
-    def _is_authorized(self, request: Request, key: SecretStr) -> bool:
-        if keys.request_has_key(request.headers, key):
-            return True
-        # A signed link to a file needs no key.
-        path, query = request.scope["path"], request.query_params
-        return request.method in READ_METHODS and self._worker.signed_links.has_valid_signature(
-            path, query
-        )
-
     async def _transfer_file(
         self, request: Request, route: Route, request_id: str, send: Send
     ) -> None:
-        """Answer a transfer of a file, which is not a job; log a record as for a job.
-
-        Raises:
-            WorkerError: The request is refused.
-        """
+        """Answer a transfer of a file, which is not a job; log a record as for a job."""
         record = JobRecord(request_id, route=route.path_template, status=UNANSWERED)
         try:
             response = await self._transfers.answer(request, route)
@@ -184,19 +176,22 @@ class WorkerApp:
         finally:
             record.write_to_log()
 
-    async def _answer_ping_or_job(self, request: Request, request_id: str, send: Send) -> None:
-        """Answer a ping, or run the request as a job until it ends or the client disconnects.
+    async def _run_job(self, request: Request, request_id: str, send: Send) -> None:
+        """Run a request as a job until it ends or the client disconnects."""
+        method, body = "GET" if request.method in READ_METHODS else request.method, None
+        job_route = self._transfers.to_job_route(request)
+        route = find_enabled_route(OpenAIJob(route=job_route, method=method), self._settings)
+        if method in WRITE_METHODS and route:
+            content = await self._bodies.read(request)
+            body = parse_body(content, request.headers.get("content-type", ""))
+        job_input = {"route": job_route, "method": method, "body": body, **CHUNK_KEYS}
+        if request.headers.get(RECEIPT_HEADER) == "1":
+            job_input["receipt"] = True
 
-        Raises:
-            WorkerError: The body is refused.
-        """
-        scope, receive = request.scope, request.receive
-        if scope["path"] == PING:
-            await Response(headers=_request_id_header(request_id))(scope, receive, send)
-            return
         # Wait for a disconnect here: with servers of ASGI 2.4, StreamingResponse notices one only
         # when it sends something, and an unstreamed answer would be computed to its end.
-        job = {"id": request_id, "input": await self._read_job_input(request)}
+        scope, receive = request.scope, request.receive
+        job = {"id": request_id, "input": job_input}
         answer = asyncio.create_task(self._send_job_answer(job, scope, receive, send))
         disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
@@ -209,47 +204,30 @@ class WorkerApp:
         if not answer.cancelled():
             answer.result()
 
-    async def _read_job_input(self, request: Request) -> dict[str, Any]:
-        """Return a job's input for a request.
-
-        Raises:
-            WorkerError: The body is refused.
-        """
-        method, body = "GET" if request.method in READ_METHODS else request.method, None
-        job_route = self._transfers.to_job_route(request)
-        route = find_enabled_route(OpenAIJob(route=job_route, method=method), self._settings)
-        if method in WRITE_METHODS and route:
-            content = await self._bodies.read(request)
-            body = parse_body(content, request.headers.get("content-type", ""))
-        job = {"route": job_route, "method": method, "body": body, **CHUNK_KEYS}
-        return job | ({"receipt": True} if request.headers.get(RECEIPT_HEADER) == "1" else {})
-
     async def _send_job_answer(
         self, job: dict[str, Any], scope: Scope, receive: Receive, send: Send
     ) -> None:
+        headers = _request_id_header(job["id"])
         async with contextlib.aclosing(self._worker.handle(job)) as chunks:
             # The status is sent first, and depends on whether the job fails.
             first = await anext(chunks, "")
             if isinstance(first, str) and first.startswith(EVENT_PREFIXES):
-                headers, media_type = _request_id_header(job["id"]), "text/event-stream"
-                stream = StreamingResponse(_encode_events(first, chunks), 200, headers, media_type)
-                await stream.stream_response(send)
-            else:
-                # JSON can't encode NaN: an answer with it is a defect of the worker.
-                with hide_defects(job["id"]):
-                    response = self._unstreamed_response(first, job["id"], scope)
-                await response(scope, receive, send)
-
-    def _unstreamed_response(self, chunk: Any, request_id: str, scope: Scope) -> Response:
-        """Return the response for the only chunk of an unstreamed answer, or for a failed job."""
-        if not isinstance(chunk, str) and list(chunk) == ["error"]:
-            return error_response(json.loads(chunk["error"]), scope)
-        text, media_type = chunk, METRICS_TYPE
-        if not isinstance(chunk, str):
-            text, media_type = _encode(chunk), JSON_TYPE
-        headers = _request_id_header(request_id)
-        body = _encode_text(text)
-        return BufferedResponse(self._buffered, body, media_type=media_type, headers=headers)
+                events = _encode_events(first, chunks)
+                await StreamingResponse(events, 200, headers, EVENTS_TYPE).stream_response(send)
+                return
+            # JSON can't encode NaN: an answer with it is a defect of the worker.
+            with hide_defects(job["id"]):
+                response: Response
+                if not isinstance(first, str) and list(first) == ["error"]:
+                    response = error_response(json.loads(first["error"]), scope)
+                else:
+                    is_text = isinstance(first, str)
+                    body = _encode_text(first if is_text else _encode_json(first))
+                    media_type = METRICS_TYPE if is_text else JSON_TYPE
+                    response = BufferedResponse(
+                        self._buffered, body, media_type=media_type, headers=headers
+                    )
+            await response(scope, receive, send)
 
 
 class FailedStartApp:
@@ -296,7 +274,7 @@ def error_response(body: dict[str, Any], scope: Scope) -> Response:
         status, body = llm_engine.error_response(body)
     elif ANTHROPIC_HEADER in Headers(scope=scope):
         body = {**events.ANTHROPIC_ERRORS.keys, **body}
-    return Response(_encode_text(_encode(body)), status, headers, JSON_TYPE)
+    return Response(_encode_text(_encode_json(body)), status, headers, JSON_TYPE)
 
 
 async def _encode_events(

@@ -6,7 +6,7 @@ import codecs
 import contextlib
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -75,7 +75,10 @@ class FileTransfers:
         query = request.scope.get("query_string", b"").decode("latin-1")
         route = self._find_file_route(request)
         if route is not None and route.path == DOWNLOAD_PATH:
-            query = f"{query}&{urlencode({BASE_URL_KEY: _public_url(request)})}"
+            # The server's URL as the caller sees it, also behind a proxy that terminates TLS.
+            scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
+            url = str(request.base_url.replace(scheme=scheme))
+            query = f"{query}&{urlencode({BASE_URL_KEY: url})}"
         return f"{path}?{query}" if query else path
 
     def _find_file_route(self, request: Request) -> Route | None:
@@ -87,23 +90,29 @@ class FileTransfers:
         return find_enabled_route(OpenAIJob(route=path, method=method), self._settings)
 
     async def answer(self, request: Request, route: Route) -> Response:
-        """Answer a request for which ``find_transfer_route`` has returned a route.
-
-        Raises:
-            WorkerError: The request is refused.
-        """
+        """Answer a request for which ``find_transfer_route`` has returned a route."""
         if route.path == FILES_PATH:
             return JSONResponse(await self._receive_upload(request))
         params = route.match_path(OpenAIJob(route=request.scope["path"]).path) or {}
         if route.path == FILE_PATH:
             return await asyncio.to_thread(self._adapter_response, params["name"], params["file"])
-        if _wants_json(request):
+        # LLM Engine's client requests a content as JSON.
+        scheme, _ = parse_authorization(request.headers)
+        if scheme == "basic" or JSON_TYPE in request.headers.get("accept", ""):
             async with self._examination:
                 return await asyncio.to_thread(self._json_response, params["id"])
         return await asyncio.to_thread(self._file_response, params["id"])
 
     async def _receive_upload(self, request: Request) -> dict[str, Any]:
-        form = await self._read_form(request)
+        """Store a form's file on the volume; a large one is first in a temporary file."""
+        async with contextlib.aclosing(self._bodies.read_chunks(request)) as parts:
+            try:
+                form = await _FormParser(request.headers, parts).parse()
+            except MultiPartException as broken:
+                raise InvalidInput(f"The form is refused: {broken.message}") from None
+            except OSError as error:
+                text = os.strerror(error.errno or 0)
+                raise VolumeError(f"The worker's own disk fails: {text}.") from error
         try:
             upload, opened = _parse_upload(form)
             source = iter(lambda: opened.file.read(COPY_BYTES), b"")
@@ -111,17 +120,6 @@ class FileTransfers:
         finally:
             await form.close()
         return file_object(stored)
-
-    async def _read_form(self, request: Request) -> FormData:
-        """Read a form; a large file in it is stored in a temporary file."""
-        async with contextlib.aclosing(self._bodies.read_chunks(request)) as parts:
-            try:
-                return await _FormParser(request.headers, parts).parse()
-            except MultiPartException as broken:
-                raise InvalidInput(f"The form is refused: {broken.message}") from None
-            except OSError as error:
-                text = os.strerror(error.errno or 0)
-                raise VolumeError(f"The worker's own disk fails: {text}.") from error
 
     def _file_response(self, id: str) -> Response:
         file = self._files.get(id)
@@ -137,8 +135,9 @@ class FileTransfers:
         """
         path = self._files.content_path(self._files.get(id))
         with translate_os_errors():
-            encode = _escape_text if _is_text(path) else _encode_base64
-        return StreamingResponse(_encode_as_json(id, path, encode), media_type=JSON_TYPE)
+            is_text = _is_text(path)
+        content = _encode_as_json(id, path, is_text=is_text)
+        return StreamingResponse(content, media_type=JSON_TYPE)
 
     def _adapter_response(self, name: str, file: str) -> Response:
         location = self._files.volume.location
@@ -169,11 +168,7 @@ class _FormParser(MultiPartParser):
 
 
 def _parse_upload(form: FormData) -> tuple[Upload, UploadFile]:
-    """Return the parameters of an upload in a form, and the file.
-
-    Raises:
-        InvalidInput: A field is invalid; the message names it.
-    """
+    """Return the parameters of an upload in a form, and the file."""
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise InvalidInput("file: the form has no file with this name", param="file")
@@ -202,35 +197,14 @@ def _is_text(path: Path) -> bool:
     return True
 
 
-def _escape_text(parts: Iterator[bytes]) -> Iterator[str]:
-    """Yield the characters of a JSON string for the parts of a text."""
-    for text in codecs.iterdecode(parts, "utf-8"):
-        yield json.dumps(text, ensure_ascii=False)[1:-1]
-
-
-def _encode_base64(parts: Iterator[bytes]) -> Iterator[str]:
-    for part in parts:
-        yield base64.b64encode(part).decode()
-
-
-async def _encode_as_json(
-    id: str, path: Path, encode: Callable[[Iterator[bytes]], Iterator[str]]
-) -> AsyncGenerator[str, None]:
+async def _encode_as_json(id: str, path: Path, *, is_text: bool) -> AsyncGenerator[str, None]:
+    """Yield an object with a file's content: the characters of a text, other bytes in base64."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
     yield f'{{"id": {json.dumps(id)}, "content": "'
     with path.open("rb") as file:
-        parts = encode(iter(lambda: file.read(JSON_BYTES), b""))
-        while (part := await asyncio.to_thread(next, parts, None)) is not None:
-            yield part
+        while part := await asyncio.to_thread(file.read, JSON_BYTES):
+            if is_text:
+                yield json.dumps(decoder.decode(part), ensure_ascii=False)[1:-1]
+            else:
+                yield base64.b64encode(part).decode()
     yield '"}'
-
-
-def _wants_json(request: Request) -> bool:
-    """Return whether the content is requested as JSON, as LLM Engine's client does."""
-    basic = parse_authorization(request.headers)[0] == "basic"
-    return basic or "application/json" in request.headers.get("accept", "")
-
-
-def _public_url(request: Request) -> str:
-    """Return this server's URL as the caller sees it, also behind a proxy that terminates TLS."""
-    scheme = request.headers.get("x-forwarded-proto", request.url.scheme)
-    return str(request.base_url.replace(scheme=scheme))
