@@ -4,9 +4,8 @@ This package's exports don't import huggingface_hub, which reads the environment
 that finds all models on the disk does not need it.
 """
 
-from worker.store.places import BakedModel, Places
+from worker.store.places import BakedModel, Places, resolve_on_disk
 from worker.store.refusals import ACCESS_REASONS, ModelUnavailable, Reason
-from worker.store.resolve import resolve_on_disk
 from worker.store.snapshot import (
     Artifact,
     ArtifactKind,

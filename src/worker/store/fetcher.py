@@ -15,9 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from worker.children import Child, StopMode, add_source_path, module_command
 from worker.errors import MachineUnfit
 from worker.settings.environment import HUB_TOKEN, environ_without_secrets
-from worker.store.places import Places
+from worker.store.places import Places, resolve_on_disk
 from worker.store.refusals import ModelUnavailable, Reason
-from worker.store.resolve import resolve_on_disk
 from worker.store.snapshot import Artifact, ArtifactLocation, Origin
 
 # Environment variables of the child process that the operator may override.

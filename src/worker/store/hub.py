@@ -19,9 +19,14 @@ from huggingface_hub import HfApi, errors, get_token, hf_hub_download
 
 from worker.store import disk, files
 from worker.store.files import CONFIG, INDEX
-from worker.store.places import HASH, Places, possible_repository_folders, repository_folder
+from worker.store.places import (
+    HASH,
+    Places,
+    possible_repository_folders,
+    repository_folder,
+    resolve_on_disk,
+)
 from worker.store.refusals import ModelUnavailable, Reason, WrongChecksumError
-from worker.store.resolve import resolve_on_disk
 from worker.store.snapshot import Artifact, ArtifactLocation, File, Origin, Snapshot
 
 log = getLogger(__name__)

@@ -10,8 +10,10 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from worker.store.places import STATE_FOLDER
 from worker.volume import durable
+
+# Name of the worker's folder in a repository's folder, for manifests and leases.
+STATE_FOLDER = ".worker"
 
 _SIZES = TypeAdapter(dict[str, int])
 

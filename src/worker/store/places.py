@@ -1,13 +1,23 @@
-"""The places to find models: the image, the platform's store and cache, and the volume."""
+"""The places to find models: image, platform's store and cache, volume; and the search in them.
 
+The search finds an artifact in the first place that has all files, and sends no requests to the
+hub. A snapshot in a cache must be complete: according to its manifest if a worker downloaded it, or
+according to its files if the platform or huggingface_hub downloaded it. The same is true for the
+directories in the platform's model store.
+"""
+
+import os
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from worker.store.files import is_inside_folder
-from worker.store.snapshot import Artifact
+from worker.store import disk, files, manifest
+from worker.store.files import INDEX, is_inside_folder
+from worker.store.snapshot import Artifact, ArtifactLocation, Origin, UnlocatedArtifact
 
 # Cache in the hub's layout to which the platform downloads the model selected in its console.
 PLATFORM_CACHE = Path("/runpod-volume/huggingface-cache/hub")
@@ -16,11 +26,9 @@ PLATFORM_CACHE = Path("/runpod-volume/huggingface-cache/hub")
 # files of a revision are in org/name/<commit>.
 MODEL_STORE = Path("/runpod/model-store/huggingface")
 
+DEFAULT_REVISION = "main"
 # Matches names of commits and blobs (SHA-1 or SHA-256), which are safe in paths.
 HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-
-# Name of the worker's folder in a repository's folder, for manifests and leases.
-STATE_FOLDER = ".worker"
 
 
 @dataclass(frozen=True)
@@ -97,3 +105,149 @@ def is_on_container_disk(place: Path) -> bool:
     """Return whether a path, which may not exist yet, is on the container's own, unshared disk."""
     existing = next(path for path in (place, *place.absolute().parents) if path.exists())
     return existing.stat().st_dev == Path("/").stat().st_dev
+
+
+class _PlaceSkippedError(Exception):
+    """A place doesn't have the artifact; the message says why."""
+
+
+def resolve_on_disk(artifact: Artifact, places: Places) -> ArtifactLocation | UnlocatedArtifact:
+    """Return the first place on the disk with the whole artifact, or why no place has it."""
+    skipped: list[str] = []
+    for origin, search in _place_searches(artifact, places):
+        try:
+            directory, commit = search()
+        except _PlaceSkippedError as why:
+            skipped.append(f"{origin}: {why}")
+        except OSError as error:
+            skipped.append(f"{origin}: can't be read: {error.strerror}")
+        else:
+            return ArtifactLocation(artifact, directory, origin, commit, tuple(skipped))
+    return UnlocatedArtifact(artifact, tuple(skipped))
+
+
+_Search = Callable[[], tuple[Path, str | None]]
+_RevisionSearch = Callable[[Path, str | None], Path | None]
+
+
+def _place_searches(artifact: Artifact, places: Places) -> Iterator[tuple[Origin, _Search]]:
+    if path := _existing_directory(artifact.model):
+        yield Origin.DIRECTORY, lambda: (path, None)
+    cache = places.download_cache(artifact)
+    if places.baked and not artifact.loaded_by_name:
+        yield Origin.BAKED, partial(_find_baked, artifact, places)
+    # Most endpoints have no model store, so the log does not list it as skipped.
+    has_store = os.path.isdir(places.model_store)  # noqa: PTH112 - pathlib raises without permission
+    if has_store and not artifact.loaded_by_name:
+        yield Origin.MODEL_STORE, partial(_find_stored, artifact, places.model_store)
+    if places.platform != cache and not artifact.loaded_by_name:
+        yield Origin.PLATFORM, partial(_find_cached, artifact, places.platform)
+    yield Origin.VOLUME, partial(_find_cached, artifact, cache)
+
+
+def _existing_directory(model: str) -> Path | None:
+    try:
+        path = Path(model).expanduser()
+        return path if path.is_dir() else None
+    except (OSError, RuntimeError):
+        # The name is too long, or starts with the home directory of an unknown user.
+        return None
+
+
+def _find_baked(artifact: Artifact, places: Places) -> tuple[Path, str]:
+    for baked in places.baked:
+        if baked.model != artifact.model or not _is_same_revision(artifact.revision, baked):
+            continue
+        if not baked.place.is_dir():
+            # A volume may be mounted over the model's path in the image.
+            raise _PlaceSkippedError(f"{baked.place} is missing, or hidden by a mount over it")
+        if why := _snapshot_problem(baked.place.parents[1], baked.place, baked.commit, artifact):
+            raise _PlaceSkippedError(why)
+        return baked.place, baked.commit
+    models = ", ".join(f"{baked.model}@{baked.revision or baked.commit}" for baked in places.baked)
+    raise _PlaceSkippedError(f"it contains {models}")
+
+
+def _is_same_revision(revision: str | None, baked: BakedModel) -> bool:
+    same_name = (revision or DEFAULT_REVISION) == (baked.revision or DEFAULT_REVISION)
+    return same_name or revision == baked.commit
+
+
+def _find_stored(artifact: Artifact, store: Path) -> tuple[Path, str | None]:
+    folders = possible_store_folders(store, artifact.model)
+    return _find_revision(artifact, folders, _stored_directory)
+
+
+def _find_cached(artifact: Artifact, cache: Path) -> tuple[Path, str | None]:
+    folders = possible_repository_folders(cache, artifact.model)
+    return _find_revision(artifact, folders, _cached_directory)
+
+
+def _find_revision(
+    artifact: Artifact, folders: Sequence[Path], find_directory: _RevisionSearch
+) -> tuple[Path, str | None]:
+    """Return the directory of an artifact's revision, and its commit, if that is its name."""
+    problem = f"it does not have {artifact.model}"
+    for folder in folders:
+        if not folder.is_dir():
+            continue
+        directory = find_directory(folder, artifact.revision)
+        if directory is None:
+            problem = f"it does not have revision {artifact.revision or DEFAULT_REVISION}"
+            continue
+        name = directory.name
+        if not (why := _snapshot_problem(folder, directory, name, artifact)):
+            return directory, name if HASH.fullmatch(name) else None
+        problem = why
+    raise _PlaceSkippedError(problem)
+
+
+def _stored_directory(folder: Path, revision: str | None) -> Path | None:
+    """Return the directory of a revision in the model store.
+
+    The default revision is the only one, which the platform has chosen when it attached the model.
+    """
+    directories = [path for path in folder.iterdir() if path.is_dir()]
+    if revision is None and len(directories) == 1:
+        return directories[0]
+    directory = folder / (revision or DEFAULT_REVISION)
+    return directory if directory in directories else None
+
+
+def _cached_directory(folder: Path, revision: str | None) -> Path | None:
+    commit = cached_commit(folder, revision)
+    return folder / "snapshots" / commit if commit else None
+
+
+def cached_commit(folder: Path, revision: str | None) -> str | None:
+    """Return the commit to which a cached revision refers, if the commit's snapshot exists."""
+    revision = revision or DEFAULT_REVISION
+    if not files.is_inside_folder(revision):
+        return None
+    ref = folder / "refs" / revision
+    commit = ref.read_text(errors="replace").strip() if ref.is_file() else revision
+    exists = HASH.fullmatch(commit) and (folder / "snapshots" / commit).is_dir()
+    return commit if exists else None
+
+
+def _snapshot_problem(folder: Path, directory: Path, commit: str, artifact: Artifact) -> str | None:
+    """Return why a snapshot can't be loaded, or None."""
+    if sizes := manifest.read_sizes(folder, commit):
+        return _manifest_problem(directory, sizes, artifact)
+    if manifest.has_download_started(folder, commit):
+        return f"the download of commit {commit[:12]} has not been completed"
+    return disk.loading_problem(directory, artifact)
+
+
+def _manifest_problem(directory: Path, sizes: Mapping[str, int], artifact: Artifact) -> str | None:
+    """Return how the files to load differ from the manifest, or None."""
+    names = files.needed_files(sizes, disk.read_text_or_empty(directory / INDEX), artifact)
+    if not files.has_required_files(names, artifact):
+        return disk.nothing_to_load_message(artifact)
+    for name in names:
+        path = directory / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if path.stat().st_size != sizes.get(name):
+            return f"{name} is not as large as it should be"
+    return None

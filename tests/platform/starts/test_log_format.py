@@ -63,5 +63,5 @@ def test_the_download_process_prints_objects(hub: Hub, tmp_path: Path) -> None:
     ran = run_command(worker_environ(hub, tmp_path, LOG_FORMAT="json"), *PREFETCH)
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr
     log = objects(ran.stderr)
-    assert "worker.store.download.meter: " in "".join(line["message"] for line in log)
+    assert "worker.store.download: " in "".join(line["message"] for line in log)
     assert log[-1]["message"].startswith(f"found: {NAME} downloaded")

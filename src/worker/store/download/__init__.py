@@ -9,7 +9,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
@@ -18,20 +18,21 @@ from huggingface_hub.utils import (  # type: ignore[attr-defined]  # exported la
     disable_progress_bars,
     validate_repo_id,
 )
+from tqdm import tqdm
 
 from worker.store import disk, files, hub, manifest
-from worker.store.download.meter import ProgressMeter, format_size
 from worker.store.download.transfer import CommitDownloader, DownloadStopped
 from worker.store.files import INDEX
+from worker.store.manifest import STATE_FOLDER
 from worker.store.places import (
-    STATE_FOLDER,
+    DEFAULT_REVISION,
     Places,
     is_on_container_disk,
     possible_repository_folders,
     repository_folder,
+    resolve_on_disk,
 )
 from worker.store.refusals import ModelUnavailable, Reason
-from worker.store.resolve import DEFAULT_REVISION, resolve_on_disk
 from worker.store.snapshot import Artifact, ArtifactLocation, File, Origin, UnlocatedArtifact
 from worker.volume import durable
 from worker.volume.lease import POLL_S, LeaseDirectory
@@ -270,3 +271,62 @@ class _Download:
                 blobs.rmdir()
             if [path.name for path in self._folder.iterdir()] == [STATE_FOLDER]:
                 manifest.remove_started_download_marks(self._folder)
+
+
+class ProgressMeter:
+    """Logs the number of bytes on the disk, including those that other workers have downloaded.
+
+    Attributes:
+        downloaded_bytes, download_s: The size and the duration of the whole download; 0 before.
+    """
+
+    INTERVAL_S = 5.0
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._total = self.downloaded_bytes = 0
+        self.download_s = 0.0
+        self._done: Callable[[], int] = int
+
+    def stored_and_total_bytes(self) -> tuple[int, int]:
+        """Return the number of bytes on the disk, and the total number."""
+        return self._done(), self._total
+
+    def begin(self, total: int, done: Callable[[], int]) -> None:
+        """Start measuring a download.
+
+        Args:
+            total: Number of bytes, including those that are already on the disk.
+            done: Returns the number of bytes on the disk.
+        """
+        self._total, self._done, self._before = total, done, done()
+        self._begun = self._logged_at = time.monotonic()
+
+    def log_progress(self) -> None:
+        """Log the progress, at most once per interval."""
+        if time.monotonic() - self._logged_at >= self.INTERVAL_S:
+            self._logged_at = time.monotonic()
+            log.info("%s: %s", self._name, self._progress_text())
+
+    def log_duration(self) -> None:
+        """Log the duration and the rate of the download."""
+        if self._total > self._before:
+            elapsed = time.monotonic() - self._begun
+            size = self._total - self._before
+            self.downloaded_bytes, self.download_s = size, elapsed
+            rate = format_size(size / elapsed)
+            text = "%s: %s downloaded in %.1f s, %s/s"
+            log.info(text, self._name, format_size(size), elapsed, rate)
+
+    def _progress_text(self) -> str:
+        done, total = self.stored_and_total_bytes()
+        rate = (done - self._before) / (time.monotonic() - self._begun)
+        left = f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"
+        part = 100 * done / total if total else 100
+        sizes = f"{format_size(done)} of {format_size(total)}"
+        return f"{sizes} ({part:.0f} %), {format_size(rate)}/s, {left}"
+
+
+def format_size(count: float) -> str:
+    """Format a number of bytes in powers of ten, as the hub's pages do: 1.50MB."""
+    return str(tqdm.format_sizeof(count, "B"))

@@ -5,7 +5,7 @@ from itertools import chain, repeat
 
 import pytest
 
-from worker.store.download.meter import ProgressMeter
+from worker.store.download import ProgressMeter
 
 TB = 10**12
 
