@@ -77,8 +77,21 @@ class ModelFetcher:
         current = [one for one in locations if not (refresh and one.origin is Origin.VOLUME)]
         self._locations = {location.artifact: location for location in current}
         missing = [item for item in artifacts if item not in self._locations]
-        order = FetchOrder(missing, places, refresh, environ.get(HUB_TOKEN, ""))
-        self._child = _start_child(order, environ_without_secrets(environ)) if missing else None
+        self._child: Child | None = None
+        if missing:
+            self._child = Child(
+                module_command("worker.store.download"),
+                # It releases its leases on a signal, so that other workers continue immediately.
+                StopMode.TERMINATE,
+                add_source_path({**_DEFAULTS, **environ_without_secrets(environ)}),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+            )
+            assert self._child.stdin  # for the type checker: it is a pipe
+            order = FetchOrder(missing, places, refresh, environ.get(HUB_TOKEN, ""))
+            # If the child has already exited, ``wait_for_locations`` reports it.
+            with contextlib.suppress(BrokenPipeError), self._child.stdin as stdin:
+                stdin.write(ORDER_ADAPTER.dump_json(order))
 
     @property
     def locations_on_disk(self) -> list[ArtifactLocation]:
@@ -86,12 +99,7 @@ class ModelFetcher:
         return [] if self._child else [*self._locations.values()]
 
     def wait_for_locations(self) -> dict[Artifact, ArtifactLocation]:
-        """Wait for the child process, if there is one; return all locations.
-
-        Raises:
-            ModelUnavailable: An artifact is unavailable.
-            MachineUnfit: The child process exited without a reply.
-        """
+        """Wait for the child process, if there is one; return all locations."""
         child = self._child
         if child and child.stdout:
             content = child.stdout.read()
@@ -99,7 +107,11 @@ class ModelFetcher:
             try:
                 reply = REPLY_ADAPTER.validate_json(content)
             except ValidationError:
-                raise MachineUnfit(_failure_message(child.returncode)) from None
+                status = child.returncode
+                text = f"ended before it was complete (status {status}): the log says why."
+                if status == -signal.SIGKILL:
+                    text = "was killed before it was complete: perhaps there is too little memory."
+                raise MachineUnfit(f"The download {text}") from None
             if reply.unavailable:
                 raise ModelUnavailable(reply.unavailable, Reason[reply.reason], reply.detail)
             self._locations |= {found.artifact: found for found in reply.locations}
@@ -111,25 +123,3 @@ class ModelFetcher:
         if child and child.stdout:
             child.stop()
             child.stdout.close()
-
-
-def _start_child(order: FetchOrder, environ: Mapping[str, str]) -> Child:
-    child = Child(
-        module_command("worker.store.download"),
-        # The child releases its leases on a signal, so that other workers can continue immediately.
-        StopMode.TERMINATE,
-        add_source_path({**_DEFAULTS, **environ}),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert child.stdin  # for the type checker: it is a pipe
-    # If the child has already exited, ``wait_for_locations`` reports it.
-    with contextlib.suppress(BrokenPipeError), child.stdin:
-        child.stdin.write(ORDER_ADAPTER.dump_json(order))
-    return child
-
-
-def _failure_message(status: int) -> str:
-    if status == -signal.SIGKILL:
-        return "The download was killed before it was complete: perhaps there is too little memory."
-    return f"The download ended before it was complete (status {status}): the log says why."

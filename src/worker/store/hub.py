@@ -62,19 +62,18 @@ class RepositoryListing:
 
 
 def list_files(api: HfApi, artifact: Artifact, timeout_s: float = TIMEOUT_S) -> RepositoryListing:
-    """Return the current commit of a revision, and its files.
-
-    Raises:
-        Exception: Any error that ``translate_errors`` translates.
-    """
+    """Return the current commit of a revision, and its files."""
     if not api.endpoint.isprintable():
         # For such characters, the HTTP library would raise an error that is no ``HTTPError``.
         raise ValueError("no address")
     info = api.model_info(
         artifact.model, revision=artifact.revision, files_metadata=True, timeout=timeout_s
     )
-    siblings = [one for one in info.siblings or () if files.is_inside_folder(one.rfilename)]
-    listed = {sibling.rfilename: _to_file(sibling) for sibling in siblings}
+    listed = {}
+    for one in info.siblings or ():
+        if files.is_inside_folder(one.rfilename):
+            blob = one.lfs.sha256 if one.lfs else one.blob_id
+            listed[one.rfilename] = File(one.rfilename, one.size or 0, blob)
     hashes = [str(info.sha), *(str(file.blob) for file in listed.values())]
     if not all(map(HASH.fullmatch, hashes)):
         # The hashes become file names on the disk.
@@ -96,7 +95,6 @@ def find_snapshot(
     Raises:
         ModelUnavailable: The model is neither on the disk nor on the hub, the hub denies access, or
             the files are not a model's.
-        OSError: The model's directory can't be read.
     """
     location = resolve_on_disk(artifact, places)
     if isinstance(location, ArtifactLocation):
@@ -148,15 +146,9 @@ def find_snapshot(
 
 
 def retry(call: Callable[[], T], failure: type[Exception], is_final: Callable[[Any], bool]) -> T:
-    """Return the result of a call; after failures, pause and call again, up to 4 calls in total.
+    """Return the result of a call; after a failure, pause and call again, up to 4 calls in total.
 
-    Args:
-        call: Function without arguments.
-        failure: Exception type after which to try again.
-        is_final: Returns whether retrying after such an exception is useless.
-
-    Raises:
-        Exception: The last failure, or any other exception.
+    ``is_final`` returns whether retrying after such a failure is useless.
     """
     for longest_s in MAX_PAUSES_S:
         try:
@@ -179,37 +171,6 @@ _REASONS: tuple[tuple[type[Exception], Reason], ...] = (
     (errors.RevisionNotFoundError, Reason.REVISION_MISSING),
     (WrongChecksumError, Reason.WRONG_CHECKSUM),
 )
-_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
-
-
-@contextmanager
-def translate_errors(artifact: Artifact) -> Iterator[None]:
-    """Translate the block's errors that come from the hub or the disk.
-
-    Raises:
-        ModelUnavailable: The block raised such an error.
-    """
-    try:
-        yield
-    except (HTTPError, OSError, ValueError) as error:
-        # ValueError: invalid address or header, or a response that is not JSON.
-        reason = _reason_by_error(error)
-        is_disk_error = reason in (Reason.NO_SPACE, Reason.UNWRITABLE, Reason.WRONG_CHECKSUM)
-        parts = [getattr(error, name, None) for name in ("strerror", "filename")]
-        detail = ": ".join(str(part) for part in parts if part) if is_disk_error else ""
-        raise ModelUnavailable(artifact, reason, detail) from error
-
-
-def _reason_by_error(error: Exception) -> Reason:
-    reason = next((reason for class_, reason in _REASONS if isinstance(error, class_)), None)
-    number = getattr(error, "errno", None)
-    if reason is None and number and not isinstance(error, HTTPError):
-        return Reason.NO_SPACE if number in _DISK_FULL else Reason.UNWRITABLE
-    status = getattr(getattr(error, "response", None), "status_code", 0)
-    reason = reason or _reason_by_status(status)
-    return Reason.TOKEN_MISSING if reason is Reason.NO_ACCESS and not get_token() else reason
-
-
 # Reasons for responses without one of the hub's error codes.
 _BY_STATUS: dict[int, Reason] = {
     HTTPStatus.FORBIDDEN: Reason.NO_ACCESS,
@@ -218,17 +179,38 @@ _BY_STATUS: dict[int, Reason] = {
     HTTPStatus.UNAVAILABLE_FOR_LEGAL_REASONS: Reason.MISSING,
     HTTPStatus.TOO_MANY_REQUESTS: Reason.RATE_LIMITED,
 }
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-def _reason_by_status(status: int) -> Reason:
-    if status == HTTPStatus.UNAUTHORIZED:
-        return Reason.BAD_TOKEN
-    # huggingface_hub can't send a token that ``_TOKEN`` doesn't match.
-    if not _TOKEN.fullmatch(get_token() or ""):
-        return Reason.ODD_TOKEN
-    if status in _BY_STATUS:
-        return _BY_STATUS[status]
-    return Reason.HUB_FAILS if status else Reason.UNREACHABLE
+@contextmanager
+def translate_errors(artifact: Artifact) -> Iterator[None]:
+    """Raise the block's errors that come from the hub or the disk as ``ModelUnavailable``."""
+    try:
+        yield
+    except (HTTPError, OSError, ValueError) as error:
+        # ValueError: invalid address or header, or a response that is not JSON.
+        reason = _find_reason(error)
+        is_disk_error = reason in (Reason.NO_SPACE, Reason.UNWRITABLE, Reason.WRONG_CHECKSUM)
+        parts = [getattr(error, name, None) for name in ("strerror", "filename")]
+        detail = ": ".join(str(part) for part in parts if part) if is_disk_error else ""
+        raise ModelUnavailable(artifact, reason, detail) from error
+
+
+def _find_reason(error: Exception) -> Reason:
+    reason = next((reason for class_, reason in _REASONS if isinstance(error, class_)), None)
+    number = getattr(error, "errno", None)
+    if reason is None and number and not isinstance(error, HTTPError):
+        return Reason.NO_SPACE if number in _DISK_FULL else Reason.UNWRITABLE
+    token = get_token() or ""
+    if reason is None:
+        status = getattr(getattr(error, "response", None), "status_code", 0)
+        reason = _BY_STATUS.get(status, Reason.HUB_FAILS if status else Reason.UNREACHABLE)
+        if status == HTTPStatus.UNAUTHORIZED:
+            reason = Reason.BAD_TOKEN
+        elif not _TOKEN.fullmatch(token):
+            # huggingface_hub can't send such a token.
+            reason = Reason.ODD_TOKEN
+    return Reason.TOKEN_MISSING if reason is Reason.NO_ACCESS and not token else reason
 
 
 @dataclass(frozen=True)
@@ -301,9 +283,3 @@ class _HubCommit:
         return possible_repository_folders(
             self.places.download_cache(self.artifact), self.artifact.model
         )
-
-
-def _to_file(sibling: Any) -> File:
-    """Convert a file of huggingface_hub's listing."""
-    blob = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
-    return File(sibling.rfilename, sibling.size or 0, blob)

@@ -8,7 +8,7 @@ directories in the platform's model store.
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -68,7 +68,6 @@ class Places:
     model_store: Path = MODEL_STORE
 
     def download_cache(self, artifact: Artifact) -> Path:
-        """Return the cache to which an artifact is downloaded."""
         return artifact.download_dir or self.volume
 
 
@@ -85,7 +84,6 @@ def repository_folder(cache: Path, model: str) -> Path:
 
 
 def possible_repository_folders(cache: Path, model: str) -> list[Path]:
-    """Return the possible folders of a repository in a cache."""
     return [repository_folder(cache, name) for name in _possible_names(model)]
 
 
@@ -131,32 +129,34 @@ _RevisionSearch = Callable[[Path, str | None], Path | None]
 
 
 def _place_searches(artifact: Artifact, places: Places) -> Iterator[tuple[Origin, _Search]]:
-    if path := _existing_directory(artifact.model):
-        yield Origin.DIRECTORY, lambda: (path, None)
-    cache = places.download_cache(artifact)
-    if places.baked and not artifact.loaded_by_name:
-        yield Origin.BAKED, partial(_find_baked, artifact, places)
-    # Most endpoints have no model store, so the log does not list it as skipped.
-    has_store = os.path.isdir(places.model_store)  # noqa: PTH112 - pathlib raises without permission
-    if has_store and not artifact.loaded_by_name:
-        yield Origin.MODEL_STORE, partial(_find_stored, artifact, places.model_store)
-    if places.platform != cache and not artifact.loaded_by_name:
-        yield Origin.PLATFORM, partial(_find_cached, artifact, places.platform)
-    yield Origin.VOLUME, partial(_find_cached, artifact, cache)
-
-
-def _existing_directory(model: str) -> Path | None:
     try:
-        path = Path(model).expanduser()
-        return path if path.is_dir() else None
+        path = Path(artifact.model).expanduser()
+        is_directory = path.is_dir()
     except (OSError, RuntimeError):
         # The name is too long, or starts with the home directory of an unknown user.
-        return None
+        is_directory = False
+    if is_directory:
+        yield Origin.DIRECTORY, lambda: (path, None)
+    cache = places.download_cache(artifact)
+    if not artifact.loaded_by_name:
+        if places.baked:
+            yield Origin.BAKED, partial(_find_baked, artifact, places)
+        # Most endpoints have no model store, so the log does not list it as skipped.
+        if os.path.isdir(places.model_store):  # noqa: PTH112 - pathlib raises without permission
+            folders = possible_store_folders(places.model_store, artifact.model)
+            yield Origin.MODEL_STORE, partial(_find_revision, artifact, folders, _stored_directory)
+        if places.platform != cache:
+            folders = possible_repository_folders(places.platform, artifact.model)
+            yield Origin.PLATFORM, partial(_find_revision, artifact, folders, _cached_directory)
+    folders = possible_repository_folders(cache, artifact.model)
+    yield Origin.VOLUME, partial(_find_revision, artifact, folders, _cached_directory)
 
 
 def _find_baked(artifact: Artifact, places: Places) -> tuple[Path, str]:
+    revision = artifact.revision or DEFAULT_REVISION
     for baked in places.baked:
-        if baked.model != artifact.model or not _is_same_revision(artifact.revision, baked):
+        revisions = (baked.revision or DEFAULT_REVISION, baked.commit)
+        if baked.model != artifact.model or revision not in revisions:
             continue
         if not baked.place.is_dir():
             # A volume may be mounted over the model's path in the image.
@@ -166,21 +166,6 @@ def _find_baked(artifact: Artifact, places: Places) -> tuple[Path, str]:
         return baked.place, baked.commit
     models = ", ".join(f"{baked.model}@{baked.revision or baked.commit}" for baked in places.baked)
     raise _PlaceSkippedError(f"it contains {models}")
-
-
-def _is_same_revision(revision: str | None, baked: BakedModel) -> bool:
-    same_name = (revision or DEFAULT_REVISION) == (baked.revision or DEFAULT_REVISION)
-    return same_name or revision == baked.commit
-
-
-def _find_stored(artifact: Artifact, store: Path) -> tuple[Path, str | None]:
-    folders = possible_store_folders(store, artifact.model)
-    return _find_revision(artifact, folders, _stored_directory)
-
-
-def _find_cached(artifact: Artifact, cache: Path) -> tuple[Path, str | None]:
-    folders = possible_repository_folders(cache, artifact.model)
-    return _find_revision(artifact, folders, _cached_directory)
 
 
 def _find_revision(
@@ -215,32 +200,23 @@ def _stored_directory(folder: Path, revision: str | None) -> Path | None:
 
 
 def _cached_directory(folder: Path, revision: str | None) -> Path | None:
-    commit = cached_commit(folder, revision)
-    return folder / "snapshots" / commit if commit else None
-
-
-def cached_commit(folder: Path, revision: str | None) -> str | None:
-    """Return the commit to which a cached revision refers, if the commit's snapshot exists."""
+    """Return the snapshot of the commit to which a cached revision refers."""
     revision = revision or DEFAULT_REVISION
-    if not files.is_inside_folder(revision):
+    if not is_inside_folder(revision):
         return None
     ref = folder / "refs" / revision
     commit = ref.read_text(errors="replace").strip() if ref.is_file() else revision
-    exists = HASH.fullmatch(commit) and (folder / "snapshots" / commit).is_dir()
-    return commit if exists else None
+    directory = folder / "snapshots" / commit
+    return directory if HASH.fullmatch(commit) and directory.is_dir() else None
 
 
 def _snapshot_problem(folder: Path, directory: Path, commit: str, artifact: Artifact) -> str | None:
     """Return why a snapshot can't be loaded, or None."""
-    if sizes := manifest.read_sizes(folder, commit):
-        return _manifest_problem(directory, sizes, artifact)
-    if manifest.has_download_started(folder, commit):
-        return f"the download of commit {commit[:12]} has not been completed"
-    return disk.loading_problem(directory, artifact)
-
-
-def _manifest_problem(directory: Path, sizes: Mapping[str, int], artifact: Artifact) -> str | None:
-    """Return how the files to load differ from the manifest, or None."""
+    sizes = manifest.read_sizes(folder, commit)
+    if not sizes:
+        if manifest.has_download_started(folder, commit):
+            return f"the download of commit {commit[:12]} has not been completed"
+        return disk.loading_problem(directory, artifact)
     names = files.needed_files(sizes, disk.read_text_or_empty(directory / INDEX), artifact)
     if not files.has_required_files(names, artifact):
         return disk.nothing_to_load_message(artifact)

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import psutil
 import pytest
@@ -88,14 +89,14 @@ def test_no_process_is_started_for_artifacts_on_the_disk(
     store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = fill_cache(store.places.volume, store.source, with_manifest=True)
-    calls: list[object] = []
-    monkeypatch.setattr(module, "_start_child", lambda *_: calls.append(_))
+    child = MagicMock()
+    monkeypatch.setattr(module, "Child", child)
     with start_fetcher(store, ARTIFACT, Artifact(str(store.source))) as fetcher:
         found = fetcher.wait_for_locations()
     assert [model.directory for model in found.values()] == [snapshot, store.source]
-    assert calls == []
+    child.assert_not_called()
     with start_fetcher(store, Artifact("org/other")):
-        assert len(calls) == 1
+        child.assert_called_once()
 
 
 def test_a_child_process_returns_the_locations_of_all_artifacts(store: HubAndVolume) -> None:

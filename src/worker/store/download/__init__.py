@@ -9,7 +9,7 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 
@@ -63,9 +63,6 @@ def obtain_artifact(
         places: The places to search.
         endpoint: Address of a hub other than the library's default.
         refresh: Whether to replace an artifact on the volume if the hub has a newer commit.
-
-    Raises:
-        ModelUnavailable: The artifact can't be downloaded or stored.
     """
     location = resolve_on_disk(artifact, places)
     query = refresh and not is_offline_mode()
@@ -110,18 +107,35 @@ class _Download:
 
     def run(self) -> ArtifactLocation:
         leases = LeaseDirectory(self._folder / STATE_FOLDER)
-        with self._remove_empty_folders(), hub.translate_errors(self._artifact):
-            while True:
-                with (
-                    contextlib.suppress(DownloadStopped),
-                    leases.acquire(self._meter.stored_and_total_bytes) as lease,
-                ):
-                    if lease:
-                        return self._download(lease.lost)
-                self._wait_for_other_worker(leases)
-                location = resolve_on_disk(self._artifact, self._places)
-                if isinstance(location, ArtifactLocation) and not self._refresh:
-                    return replace(location, skipped=self._skipped)
+        try:
+            with hub.translate_errors(self._artifact):
+                while True:
+                    with (
+                        contextlib.suppress(DownloadStopped),
+                        leases.acquire(self._meter.stored_and_total_bytes) as lease,
+                    ):
+                        if lease:
+                            return self._download(lease.lost)
+                    self._wait_for_other_worker(leases)
+                    location = resolve_on_disk(self._artifact, self._places)
+                    if isinstance(location, ArtifactLocation) and not self._refresh:
+                        return replace(location, skipped=self._skipped)
+        except ModelUnavailable:
+            # Remove the repository's folders, as far as they are empty.
+            with contextlib.suppress(OSError):
+                for path in (self._folder / STATE_FOLDER, self._folder, self._folder.parent):
+                    path.rmdir()
+            raise
+
+    def _wait_for_other_worker(self, leases: LeaseDirectory) -> None:
+        """Read the other worker's lease, log its progress occasionally, and sleep briefly."""
+        claim = leases.poll_claim()
+        if claim and time.monotonic() - self._logged_at > ProgressMeter.INTERVAL_S:
+            self._logged_at = time.monotonic()
+            sizes = f"{format_size(claim.done)} of {format_size(claim.total)}"
+            progress = sizes if claim.total else "beginning"
+            log.info("%s: another worker is downloading it: %s", self._artifact, progress)
+        time.sleep(POLL_S)
 
     def _download(self, lost: threading.Event) -> ArtifactLocation:
         """Download as the lease's holder, unless the previous holder has completed the download."""
@@ -150,15 +164,17 @@ class _Download:
         """Download all needed files of the current commit, then write the manifest.
 
         The lease sets ``stop`` when it is lost; this method sets it when a file fails.
-
-        Raises:
-            DownloadStopped: The lease is lost.
-            ModelUnavailable: The repository lacks files, or the disk lacks space.
-            Exception: Any error that ``hub.translate_errors`` translates.
         """
         # Progress bars don't fit into a log: the meter logs lines instead.
         disable_progress_bars()
-        listing = self._query_listing()
+
+        def list_files() -> hub.RepositoryListing:
+            with hub.translate_errors(self._artifact):
+                return hub.list_files(self._api, self._artifact, LISTING_TIMEOUT_S)
+
+        listing = hub.retry(
+            list_files, ModelUnavailable, lambda why: why.reason not in _TRANSIENT_REASONS
+        )
         if listing.name.lower() != self._artifact.model.lower():
             text = "%s is now called %s: set %s to the new name"
             log.warning(text, self._artifact.model, listing.name, self._artifact.setting)
@@ -180,17 +196,18 @@ class _Download:
         missing_names = [name for name in names if name not in listing.files]
         if missing_names or not files.has_required_files(names, self._artifact):
             raise ModelUnavailable(self._artifact, Reason.NO_FILES, ", ".join(missing_names[:3]))
-        self._check_disk_space([listing.files[name] for name in names], transfer)
-        self._download_concurrently(transfer, [listing.files[name] for name in names])
-        self._write_manifest_and_branch(listing)
+        needed = [listing.files[name] for name in names]
+        self._check_disk_space(needed, transfer)
+        self._download_concurrently(transfer, needed)
+
+        # With a manifest and a branch, workers need no query to the hub. Write the branch last: it
+        # must refer to a complete commit even if this process is killed.
+        sizes = {name: file.size for name, file in listing.files.items()}
+        manifest.write(self._folder, listing.commit, sizes)
+        revision = self._artifact.revision or DEFAULT_REVISION
+        if revision != listing.commit:
+            durable.write_file(self._folder / "refs" / revision, listing.commit.encode())
         transfer.remove_partials()
-
-    def _query_listing(self) -> hub.RepositoryListing:
-        def query() -> hub.RepositoryListing:
-            with hub.translate_errors(self._artifact):
-                return hub.list_files(self._api, self._artifact, LISTING_TIMEOUT_S)
-
-        return hub.retry(query, ModelUnavailable, lambda why: why.reason not in _TRANSIENT_REASONS)
 
     def _check_disk_space(self, needed: Sequence[File], transfer: CommitDownloader) -> None:
         missing = sum(file.size - transfer.stored_bytes(file) for file in needed)
@@ -230,36 +247,6 @@ class _Download:
                 # Threads that wait longer for the hub are abandoned: they write nothing more.
                 wait([future for future in pending if not future.cancelled()], GRACE_S)
 
-    def _write_manifest_and_branch(self, listing: hub.RepositoryListing) -> None:
-        """Write the manifest, then the branch; with both, workers need no query to the hub."""
-        sizes = {name: file.size for name, file in listing.files.items()}
-        manifest.write(self._folder, listing.commit, sizes)
-        # Write the branch last: it must refer to a complete commit even if this process is killed.
-        revision = self._artifact.revision or DEFAULT_REVISION
-        if revision != listing.commit:
-            durable.write_file(self._folder / "refs" / revision, listing.commit.encode())
-
-    def _wait_for_other_worker(self, leases: LeaseDirectory) -> None:
-        """Read the other worker's lease, log its progress occasionally, and sleep briefly."""
-        claim = leases.poll_claim()
-        if claim and time.monotonic() - self._logged_at > ProgressMeter.INTERVAL_S:
-            self._logged_at = time.monotonic()
-            sizes = f"{format_size(claim.done)} of {format_size(claim.total)}"
-            progress = sizes if claim.total else "beginning"
-            log.info("%s: another worker is downloading it: %s", self._artifact, progress)
-        time.sleep(POLL_S)
-
-    @contextlib.contextmanager
-    def _remove_empty_folders(self) -> Iterator[None]:
-        """Remove the repository's folders after a refusal, as far as they are empty."""
-        try:
-            yield
-        except ModelUnavailable:
-            with contextlib.suppress(OSError):
-                for path in (self._folder / STATE_FOLDER, self._folder, self._folder.parent):
-                    path.rmdir()
-            raise
-
     def _remove_empty_partials(self) -> None:
         """Remove the empty files and folders that a failed download has created."""
         with contextlib.suppress(OSError):
@@ -293,23 +280,24 @@ class ProgressMeter:
         return self._done(), self._total
 
     def begin(self, total: int, done: Callable[[], int]) -> None:
-        """Start measuring a download.
-
-        Args:
-            total: Number of bytes, including those that are already on the disk.
-            done: Returns the number of bytes on the disk.
-        """
+        """Start measuring: ``done`` returns the bytes on the disk, which ``total`` includes."""
         self._total, self._done, self._before = total, done, done()
         self._begun = self._logged_at = time.monotonic()
 
     def log_progress(self) -> None:
         """Log the progress, at most once per interval."""
-        if time.monotonic() - self._logged_at >= self.INTERVAL_S:
-            self._logged_at = time.monotonic()
-            log.info("%s: %s", self._name, self._progress_text())
+        if time.monotonic() - self._logged_at < self.INTERVAL_S:
+            return
+        self._logged_at = time.monotonic()
+        done, total = self.stored_and_total_bytes()
+        rate = (done - self._before) / (time.monotonic() - self._begun)
+        left = f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"
+        part = 100 * done / total if total else 100
+        sizes = f"{format_size(done)} of {format_size(total)}"
+        text = "%s: %s (%.0f %%), %s/s, %s"
+        log.info(text, self._name, sizes, part, format_size(rate), left)
 
     def log_duration(self) -> None:
-        """Log the duration and the rate of the download."""
         if self._total > self._before:
             elapsed = time.monotonic() - self._begun
             size = self._total - self._before
@@ -317,14 +305,6 @@ class ProgressMeter:
             rate = format_size(size / elapsed)
             text = "%s: %s downloaded in %.1f s, %s/s"
             log.info(text, self._name, format_size(size), elapsed, rate)
-
-    def _progress_text(self) -> str:
-        done, total = self.stored_and_total_bytes()
-        rate = (done - self._before) / (time.monotonic() - self._begun)
-        left = f"{tqdm.format_interval((total - done) / rate)} left" if rate else "nothing comes"
-        part = 100 * done / total if total else 100
-        sizes = f"{format_size(done)} of {format_size(total)}"
-        return f"{sizes} ({part:.0f} %), {format_size(rate)}/s, {left}"
 
 
 def format_size(count: float) -> str:

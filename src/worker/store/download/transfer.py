@@ -52,10 +52,7 @@ class PartialFile(io.FileIO):
     Args:
         path: Path of the partial file, which is created if it doesn't exist.
         file: The file to download. A partial file that is larger is truncated to nothing.
-        stop: Event that forbids further writes.
-
-    Raises:
-        DownloadStopped: ``stop`` is set.
+        stop: Event that forbids further writes, which then raise ``DownloadStopped``.
     """
 
     def __init__(self, path: Path, file: File, stop: threading.Event) -> None:
@@ -70,12 +67,7 @@ class PartialFile(io.FileIO):
         self._hash = _hash_rest(self, file)
 
     def write(self, chunk: Any, /) -> int:
-        """Append all of a chunk; return its length.
-
-        Raises:
-            DownloadStopped: ``stop`` is set.
-            WrongChecksumError: The file would become larger than announced.
-        """
+        """Append all of a chunk; return its length."""
         if self._stop.is_set():
             raise DownloadStopped
         rest = memoryview(chunk)
@@ -88,11 +80,7 @@ class PartialFile(io.FileIO):
         return len(chunk)
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Truncate the file, and recompute its hash.
-
-        Raises:
-            DownloadStopped: ``stop`` is set.
-        """
+        """Truncate the file, and recompute its hash."""
         if self._stop.is_set():
             raise DownloadStopped
         length = super().truncate(size)
@@ -152,9 +140,16 @@ class CommitDownloader:
                 except WrongChecksumError as error:
                     log.warning("%s: %s: downloading it again", file.name, error.strerror)
                     self._download_blob(file)
-            # On a disk without links this moves the blob, so other files with the same content
-            # download it again.
-            self._link_or_move(blob, self.snapshot_path(file.name))
+            path = self.snapshot_path(file.name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            link = path.with_name(f".{path.name}.{uuid4().hex}")
+            try:
+                link.symlink_to(os.path.relpath(blob, path.parent))
+            except OSError:
+                # The disk does not support links. Other files with this content download it again.
+                blob.replace(path)
+            else:
+                link.replace(path)
 
     def remove_partials(self) -> None:
         """Remove all partial files, which belong to other commits once this one is complete."""
@@ -231,17 +226,6 @@ class CommitDownloader:
                 partial.truncate(0)
             for piece in response.iter_bytes():
                 partial.write(piece)
-
-    def _link_or_move(self, blob: Path, path: Path) -> None:
-        """Put a link to a blob at a path of the snapshot, or the blob if the disk lacks links."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid4().hex}")
-        try:
-            temporary.symlink_to(os.path.relpath(blob, path.parent))
-        except OSError:
-            blob.replace(path)
-        else:
-            temporary.replace(path)
 
 
 def _is_hub_response(error: Exception) -> bool:
