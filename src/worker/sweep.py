@@ -9,7 +9,7 @@ from pathlib import Path
 
 from worker.errors import VolumeError
 from worker.files import Files
-from worker.receipts.storage import sweep_receipts
+from worker.receipts import sweep_receipts
 from worker.routes import kinds
 from worker.settings import Settings
 from worker.volume import Volume, translate_os_errors

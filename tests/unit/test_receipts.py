@@ -14,9 +14,9 @@ from support.processes.background import wait_until
 from support.volume.receipts import read_receipts
 
 from llm_worker_client.receipts import sum_receipts
+from worker import receipts as module
 from worker.process import exits
-from worker.receipts import Receipts, storage, vllm_version
-from worker.receipts.storage import sweep_receipts
+from worker.receipts import Receipts, sweep_receipts, vllm_version
 from worker.record import EngineUse, JobRecord
 from worker.validation import MAX_METADATA_PAIRS
 
@@ -160,7 +160,7 @@ def test_a_job_whose_parts_have_receipts_is_not_stored(
 def test_pending_receipts_are_written_when_the_worker_exits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "GROUP_S", 1e9)
+    monkeypatch.setattr(module, "GROUP_S", 1e9)
     make_receipts(tmp_path).store(make_record())
     assert read_receipts(tmp_path) == []
     exits.call_functions()
@@ -170,7 +170,7 @@ def test_pending_receipts_are_written_when_the_worker_exits(
 def test_each_worker_has_a_file_of_its_own_in_the_directory_of_the_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "GROUP_S", 1e9)
+    monkeypatch.setattr(module, "GROUP_S", 1e9)
     for _ in range(2):
         make_receipts(tmp_path, RUNPOD_POD_ID="../pod 1").store(make_record())
     exits.call_functions()
@@ -183,7 +183,7 @@ def test_each_worker_has_a_file_of_its_own_in_the_directory_of_the_day(
 def test_receipts_wait_for_a_volume_that_fails_and_then_go_to_a_new_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(storage, "GROUP_S", 1e9)
+    monkeypatch.setattr(module, "GROUP_S", 1e9)
     made = make_receipts(tmp_path)
     made.store(make_record("first"))
     exits.call_functions()
@@ -193,7 +193,7 @@ def test_receipts_wait_for_a_volume_that_fails_and_then_go_to_a_new_file(
         raise OSError(5, os.strerror(5))
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage, "write_durably", write_partly)
+        patch.setattr(module, "write_durably", write_partly)
         for name in ("second", "third"):
             made.store(make_record(name))
             exits.call_functions()
@@ -209,8 +209,8 @@ def test_receipts_wait_for_a_volume_that_fails_and_then_go_to_a_new_file(
 def test_the_receipts_that_wait_are_limited_in_bytes_and_the_oldest_are_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(storage, "GROUP_S", 1e9)
-    monkeypatch.setattr(storage, "MAX_PENDING_BYTES", 50_000)
+    monkeypatch.setattr(module, "GROUP_S", 1e9)
+    monkeypatch.setattr(module, "MAX_PENDING_BYTES", 50_000)
     missing, root = tmp_path / "missing", tmp_path / "later"
     made = make_receipts(missing)
     for number in range(1_000):
