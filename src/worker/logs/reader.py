@@ -162,8 +162,12 @@ class ErrorRecorder:
         complete_lines, self._partial_line = data[:end], data[end:]
         for line in complete_lines.splitlines():
             text = line.decode(errors="replace")
-            self._follow_traceback(text)
-            if error := find_error(text):
+            content = _ERROR_PREFIX.sub("", text[:MAX_SEARCHED_CHARS], count=1).strip()
+            if content.startswith(_TRACEBACK_START):
+                self._loader_function = ""
+            elif frame := _LOADER_FRAME.match(content):
+                self._loader_function = frame[1]
+            elif error := find_error(text):
                 self._record_error(error)
         return complete_lines
 
@@ -171,13 +175,6 @@ class ErrorRecorder:
         """Return the incomplete line, without searching it for an error."""
         rest, self._partial_line = self._partial_line, b""
         return rest
-
-    def _follow_traceback(self, line: str) -> None:
-        text = _ERROR_PREFIX.sub("", line[:MAX_SEARCHED_CHARS], count=1).strip()
-        if text.startswith(_TRACEBACK_START):
-            self._loader_function = ""
-        elif frame := _LOADER_FRAME.match(text):
-            self._loader_function = frame[1]
 
     def _record_error(self, error: str) -> None:
         previous = os.pread(self._error_fd, MAX_SEARCHED_CHARS, 0).partition(b"\n")[0]
@@ -229,28 +226,20 @@ def forward_all(pipes: set[PipeForwarder], selector: selectors.BaseSelector, con
                 selector.unregister(pipe.source)
                 pipes.remove(pipe)
         if is_flush_requested and not ready:
-            _flush_and_confirm(pipes, control)
+            for pipe in pipes:
+                pipe.forward_rest()
+            # Writing the confirmation fails if the worker has exited.
+            with contextlib.suppress(OSError):
+                os.write(control, b".")
             is_flush_requested = False
         elif len(keys) > len(ready):
-            is_flush_requested = _read_flush_request(control)
+            # A byte requests a flush. The end of the socket means that the worker has exited, and
+            # so does an error, if the worker has not read a confirmation.
+            is_flush_requested = False
+            with contextlib.suppress(OSError):
+                is_flush_requested = bool(os.read(control, 1))
             if not is_flush_requested:
                 selector.unregister(control)
-
-
-def _read_flush_request(control: int) -> bool:
-    """Read a byte from the worker; return whether it requests a flush instead of exiting."""
-    # The read fails if the worker has exited without reading a confirmation.
-    with contextlib.suppress(OSError):
-        return bool(os.read(control, 1))
-    return False
-
-
-def _flush_and_confirm(pipes: set[PipeForwarder], control: int) -> None:
-    for pipe in pipes:
-        pipe.forward_rest()
-    # Writing the confirmation fails if the worker has exited.
-    with contextlib.suppress(OSError):
-        os.write(control, b".")
 
 
 def main(kind: str, extra_fd: int, fd_pairs: Sequence[str]) -> None:

@@ -1,4 +1,8 @@
-"""The worker's own metrics, and the union of the registries of this process and its engines."""
+"""The worker's own metrics, and the union of the registries of this process and its engines.
+
+The modules that take and answer jobs count here. ``/metrics`` has all series; ``push`` sends them
+to a receiver, in OpenTelemetry's format (``otlp``, which is imported only then).
+"""
 
 import threading
 from collections.abc import Iterable, Iterator

@@ -92,7 +92,15 @@ class MetricsPusher:
         while True:
             self._problems.clear()
             result = exporter.export(otlp.convert_metrics(metrics, resource))
-            self._log_change(has_failed=result is not otlp.SUCCESS)
+            has_failed = result is not otlp.SUCCESS
+            # Log the first failure, and the first success after it.
+            if has_failed and not self._has_failed:
+                reason = self._problems[0] if self._problems else "unknown error"
+                address = settings.otel_exporter_otlp_endpoint
+                log.warning("the metrics could not be pushed to %s: %s", address, reason)
+            elif self._has_failed and not has_failed:
+                log.info("the metrics are pushed again")
+            self._has_failed = has_failed
             if is_last:
                 return
             self._wait_until_due()
@@ -111,16 +119,6 @@ class MetricsPusher:
             pause_s = max(IDLE_S, pushed_at + MIN_INTERVAL_S - time.monotonic())
             if self._stopping.wait(pause_s) or not RUNNING_JOBS.count:
                 return
-
-    def _log_change(self, *, has_failed: bool) -> None:
-        """Log the first failure, and the first success after it."""
-        if has_failed and not self._has_failed:
-            reason = self._problems[0] if self._problems else "unknown error"
-            address = self._settings.otel_exporter_otlp_endpoint
-            log.warning("the metrics could not be pushed to %s: %s", address, reason)
-        elif self._has_failed and not has_failed:
-            log.info("the metrics are pushed again")
-        self._has_failed = has_failed
 
 
 def start_pushing(
