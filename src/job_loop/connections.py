@@ -53,7 +53,6 @@ class PostRequest:
         self._head = "\r\n".join([*lines, "Content-Length: "]).encode()
 
     def encode(self, job_id: str, content: bytes) -> bytes:
-        """Return the whole request for a job."""
         # A job's id must not end the request line or a header.
         head = self._head.replace(JOB_ID.encode(), quote(job_id, safe="").encode())
         return b"%b%d\r\n\r\n%b" % (head, len(content), content)
@@ -73,8 +72,7 @@ class Connection(asyncio.Protocol):
         """Send a request and return the status of its response.
 
         Raises:
-            OSError: The connection broke, or the response is not HTTP.
-            TimeoutError: There was no response in time.
+            OSError: The connection broke, the response is not HTTP, or there was none in time.
         """
         loop = asyncio.get_running_loop()
         self._status = 0
@@ -91,7 +89,6 @@ class Connection(asyncio.Protocol):
                 self.close()
 
     def close(self) -> None:
-        """Close the connection immediately."""
         self.is_reusable = False
         self._transport.abort()
 
@@ -150,12 +147,7 @@ class ConnectionPool:
         self._idle: dict[Origin, deque[Connection]] = {}
 
     async def acquire(self, origin: Origin, timeout_s: float) -> Connection:
-        """Return an idle connection, or a new one. Release it after use.
-
-        Raises:
-            OSError: The server can't be reached, or has no valid certificate.
-            TimeoutError: The connection was not established in time.
-        """
+        """Return an idle connection, or a new one within ``timeout_s``. Release it after use."""
         idle = self._idle.setdefault(origin, deque())
         oldest_use = time.monotonic() - KEEP_ALIVE_S
         while idle and (idle[0].idle_since < oldest_use or not idle[0].is_reusable):
@@ -164,8 +156,21 @@ class ConnectionPool:
         while idle:
             if (connection := idle.pop()).is_reusable:
                 return connection
+        loop = asyncio.get_running_loop()
         async with asyncio.timeout(timeout_s):
-            return await self._connect(origin)
+            addresses = await loop.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM)
+            sock = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_S)
+            try:
+                _, connection = await loop.create_connection(
+                    Connection,
+                    sock=sock,
+                    ssl=self._ssl_context if origin.is_secure else None,
+                    server_hostname=origin.host if origin.is_secure else None,
+                )
+            except BaseException:
+                sock.close()
+                raise
+        return connection
 
     def release(self, origin: Origin, connection: Connection) -> None:
         """Keep a connection for other requests, unless it is closed."""
@@ -174,26 +179,9 @@ class ConnectionPool:
             self._idle[origin].append(connection)
 
     def close_idle(self) -> None:
-        """Close the connections that are not in use."""
         for idle in self._idle.values():
             while idle:
                 idle.pop().close()
-
-    async def _connect(self, origin: Origin) -> Connection:
-        loop = asyncio.get_running_loop()
-        addresses = await loop.getaddrinfo(origin.host, origin.port, type=SOCK_STREAM)
-        sock = await start_connection(addresses, happy_eyeballs_delay=NEXT_ADDRESS_S)
-        try:
-            _, connection = await loop.create_connection(
-                Connection,
-                sock=sock,
-                ssl=self._ssl_context if origin.is_secure else None,
-                server_hostname=origin.host if origin.is_secure else None,
-            )
-        except BaseException:
-            sock.close()
-            raise
-        return connection
 
     @cached_property
     def _ssl_context(self) -> ssl.SSLContext:

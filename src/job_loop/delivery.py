@@ -56,19 +56,11 @@ class Delivery:
                 raise BrokenStream from error
 
     async def post_result(self) -> None:
-        """Post all yields together as the job's result.
-
-        Raises:
-            PostNotDelivered: If the platform rejects the post or may not have accepted it in time.
-        """
+        """Post all yields together as the job's result."""
         await self._post_final(b'{"output": [%b]}' % b", ".join(self._encoded_yields))
 
     async def post_error(self, error: str) -> None:
-        """Post an error, usually a JSON string, as the job's result instead of the yields.
-
-        Raises:
-            PostNotDelivered: If the platform rejects the post or may not have accepted it in time.
-        """
+        """Post an error, usually a JSON string, as the job's result instead of the yields."""
         await self._post_final(b'{"error": %b}' % _encode(error).encode(errors="replace"))
 
     async def _post_final(self, body: bytes) -> None:
@@ -81,9 +73,6 @@ class Delivery:
         """Post until the platform has accepted or rejected the body or the deadline is over.
 
         A post that may have arrived is retried only if ``is_repeatable``.
-
-        Raises:
-            PostNotDelivered: If the platform did not accept the post, or may not have accepted it.
         """
         failures, give_up_at = 0, self._deadline
         while True:

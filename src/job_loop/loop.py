@@ -32,6 +32,8 @@ LAST_POSTS_S = 3.0
 DEAD_GRACE_S = 10.0
 # Seconds between two checks whether a restarting engine is ready.
 READY_INTERVAL_S = 0.1
+# Maximum number of jobs that take no slot. The SDK's pings list the ids of all jobs in their URL.
+MAX_JOBS_WITHOUT_SLOT = 256
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -90,10 +92,6 @@ class LoopLimits:
     max_values: float = math.inf
     idle_s: float = math.inf
     life_s: float = math.inf
-
-
-# Maximum number of jobs that take no slot. The SDK's pings list the ids of all jobs in their URL.
-MAX_JOBS_WITHOUT_SLOT = 256
 
 
 class JobLoop:
@@ -216,21 +214,20 @@ class JobLoop:
             await asyncio.wait(self._job_tasks.values(), timeout=left_s)
 
     async def _take_jobs(self, poller: Poller[dict[str, Any]]) -> None:
-        while await self._wait_for_slot():
+        """Take jobs whenever the engine is ready and a slot is free, until the shutdown."""
+        while True:
+            while not self._shutdown.is_set() and not self._handler.ready:  # noqa: ASYNC110 - engines rarely restart, and their loop can't set this loop's Event
+                await asyncio.sleep(READY_INTERVAL_S)
+            while not self._shutdown.is_set() and self._free_slot_count <= 0:
+                self._slot_event.clear()
+                await self._slot_event.wait()
+            if self._shutdown.is_set():
+                return
             url = self._client.urls.take_jobs_url(
                 self._free_slot_count, is_busy=bool(self._job_tasks)
             )
             for job in await poller.poll(url):
                 self._start_job(job)
-
-    async def _wait_for_slot(self) -> bool:
-        """Wait for a ready engine and a free slot; return False if the loop is shutting down."""
-        while not self._shutdown.is_set() and not self._handler.ready:  # noqa: ASYNC110 - engines rarely restart, and their loop can't set this loop's Event
-            await asyncio.sleep(READY_INTERVAL_S)
-        while not self._shutdown.is_set() and self._free_slot_count <= 0:
-            self._slot_event.clear()
-            await self._slot_event.wait()
-        return not self._shutdown.is_set()
 
     @property
     def _free_slot_count(self) -> int:

@@ -18,7 +18,6 @@ from aiohttp import (
     ClientSession,
     ClientTimeout,
 )
-from aiohttp.connector import Connection
 
 from job_loop.parsing import parse_response
 from job_loop.wire import (
@@ -67,8 +66,14 @@ class _LongPoll:
         self.is_hung_up = True
         response = self._sent_request.response if self._sent_request else None
         if response is not None:
-            if response.connection is not None:
-                _close_write_side(response.connection)
+            if (connection := response.connection) is not None:
+                transport, protocol = connection.transport, connection.protocol
+                if transport is not None and protocol is not None and not transport.is_closing():
+                    # The connection must not be reused for another request.
+                    protocol.force_close()
+                    # Shut down a copy of the socket: asyncio's TLS can't close one direction only.
+                    with suppress(OSError), transport.get_extra_info("socket").dup() as duplicate:
+                        duplicate.shutdown(socket.SHUT_WR)
             await asyncio.wait({self.body_task}, timeout=timeout_s)
         if not self._has_response:
             self.body_task.cancel()
@@ -136,9 +141,10 @@ class Poller(Generic[T]):
         try:
             items = self._parse(await parse_response(await request.body_task, self._max_values))
         except asyncio.CancelledError:
-            if _is_current_task_cancelled():
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
                 raise
-            return []  # hang_up cancelled the request
+            return []  # hang_up cancelled the request, and nobody this task
         except (*NETWORK_ERRORS, ValueError) as error:
             if request.is_hung_up or isinstance(error, aiohttp.SocketTimeoutError):
                 return []  # the connection was closed, or the long poll timed out
@@ -176,20 +182,3 @@ class Poller(Generic[T]):
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._close_event.wait()
-
-
-def _close_write_side(connection: Connection) -> None:
-    transport, protocol = connection.transport, connection.protocol
-    if transport is None or protocol is None or transport.is_closing():
-        return
-    # The connection must not be reused for another request.
-    protocol.force_close()
-    # Shut down the socket itself because asyncio's TLS can't close one direction only.
-    with suppress(OSError), transport.get_extra_info("socket").dup() as socket_copy:
-        socket_copy.shutdown(socket.SHUT_WR)
-
-
-def _is_current_task_cancelled() -> bool:
-    """Return whether the current task is cancelled, not only the task that it awaits."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -172,11 +172,7 @@ class PlatformClient:
         raise (PostUncertain if is_uncertain else PostFailed)(failure)
 
     async def post_progress(self, job: dict[str, Any], progress: Any) -> None:
-        """Post a job's progress without a retry.
-
-        Raises:
-            PostNotDelivered: A subclass, if the platform didn't or may not have accepted the post.
-        """
+        """Post a job's progress without a retry."""
         content = json.dumps({"status": "IN_PROGRESS", "output": progress}).encode()
         await self.post(self.posts.result, job["id"], content)
 
