@@ -1,7 +1,6 @@
 """The entry point, in production and locally: a table of modes and a function for each mode."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import os
@@ -11,6 +10,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
@@ -88,12 +88,9 @@ class ProgramRun:
     raw_settings: RawSettings
     listener: StartupListener | None = None
 
-    @contextlib.contextmanager
-    def start_engines(self) -> Iterator[tuple[Engines, Settings]]:
-        """Start the engines for this mode, as ``start_engines`` does."""
-        modules, train = self.mode.modules, self.command.train
-        with start_engines(self.raw_settings, modules, train=train) as running:
-            yield running
+    def start_engines(self) -> AbstractContextManager[tuple[Engines, Settings]]:
+        """Start the engines for this mode."""
+        return start_engines(self.raw_settings, self.mode.modules, train=self.command.train)
 
 
 def main() -> NoReturn:
@@ -156,12 +153,7 @@ def check_startup(run: ProgramRun) -> None:
 
 
 def prefetch_repositories(run: ProgramRun) -> None:
-    """Download the newest versions of the repositories in the settings. This needs no GPU.
-
-    Raises:
-        SettingsError: If the settings name no repository, or no directory exists at BASE_PATH.
-        StartFailed: If a repository can't be found or downloaded.
-    """
+    """Download the newest versions of the repositories in the settings. This needs no GPU."""
     mistakes = [*Start.read(run.raw_settings).mistakes, *check_base_path(run.raw_settings)]
     if mistakes:
         raise SettingsError(mistakes)
@@ -170,17 +162,13 @@ def prefetch_repositories(run: ProgramRun) -> None:
         log.info("found: %s", repository)
 
 
-@contextlib.contextmanager
+@contextmanager
 def start_engines(
     raw_settings: RawSettings, modules: tuple[str, ...] = (), *, train: bool = False
 ) -> Iterator[tuple[Engines, Settings]]:
     """Start the engines and import modules in the meantime; stop the engines after the block.
 
     With ``train``, the worker only trains adapters, and starts no engine.
-
-    Raises:
-        SettingsError: If the settings are invalid; it lists all mistakes.
-        StartFailed: If a model is not available, or vLLM could not start.
     """
     start = Start.read(raw_settings)
     start.prepare(offline=True)

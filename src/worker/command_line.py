@@ -26,11 +26,7 @@ class _CommandLineParser(argparse.ArgumentParser):
 
 
 def read_command_line(arguments: Sequence[str] | None = None) -> Namespace:
-    """Parse the arguments; exit with status 2 if they are invalid.
-
-    Args:
-        arguments: Arguments to parse instead of the process's own.
-    """
+    """Parse the arguments, by default the process's own; exit with status 2 if they are invalid."""
     parser = _CommandLineParser(
         description="A worker for language models on RunPod Serverless.", allow_abbrev=False
     )
@@ -47,23 +43,17 @@ def read_command_line(arguments: Sequence[str] | None = None) -> Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="where --serve listens")
     parser.add_argument("--port", type=int, help="where --serve listens; 0: any; unset: PORT, 8000")
     for flag in SDK_FLAGS:
-        is_switch = flag in _SDK_SWITCHES
-        parser.add_argument(
-            flag, action="store_true" if is_switch else "store", help=argparse.SUPPRESS
-        )
+        kind = "store_true" if flag in _SDK_SWITCHES else "store"
+        parser.add_argument(flag, action=kind, help=argparse.SUPPRESS)
     known, unknown = parser.parse_known_args(arguments)
     if unknown:
-        parser.error(_unknown_argument_message(unknown[0], parser))
+        flag = "--" + unknown[0].partition("=")[0].lstrip("-").replace("-", "_")
+        flags = [name for action in parser._actions for name in action.option_strings]
+        near = find_similar_names(flag, flags)
+        hint = f": did you mean {near[0]}?" if near else ""
+        parser.error(f"unknown argument {unknown[0]}{hint}")
     if (known.gpu and not known.check) or (known.prices and not known.gpu):
         parser.error("--gpu requires --check, and --prices requires --gpu")
     if known.console and not known.serve:
         parser.error("--console requires --serve")
     return known
-
-
-def _unknown_argument_message(word: str, parser: argparse.ArgumentParser) -> str:
-    flag = "--" + word.partition("=")[0].lstrip("-").replace("-", "_")
-    flags = [name for action in parser._actions for name in action.option_strings]
-    near = find_similar_names(flag, flags)
-    hint = f": did you mean {near[0]}?" if near else ""
-    return f"unknown argument {word}{hint}"
