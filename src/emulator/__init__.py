@@ -1,10 +1,10 @@
 """A local RunPod Serverless platform, which communicates with workers over HTTP only."""
 
 from emulator.faults import Action, Call, Fault, faults_that_delay_posts
+from emulator.job import Chunk, Job, Status
+from emulator.job_queue import Queue
 from emulator.options import ExpiredJobHandling, FailedJobHandling, LostJobHandling, Options
 from emulator.server import Emulator
-from emulator.state.job import Chunk, Job, Status
-from emulator.state.job_queue import Queue
 
 __all__ = [
     "Action",

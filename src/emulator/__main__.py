@@ -11,9 +11,9 @@ from argparse import Namespace
 
 from emulator.command_line import API_KEY_VARIABLE, make_options, read_command_line
 from emulator.fleet import Fleet
+from emulator.job_queue import Queue
 from emulator.load_balancer import LoadBalancer
 from emulator.server import Emulator
-from emulator.state.job_queue import Queue
 
 _MODEL_NAME_TIMEOUT_S = 10.0  # Seconds to wait for the model's name.
 _EXAMPLE_QUESTION = "What does this worker do?"

@@ -12,10 +12,10 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any, Self
 
+from emulator.job_queue import Worker
 from emulator.load_balancer import LoadBalancer
 from emulator.options import NetworkVolume
 from emulator.server import Emulator
-from emulator.state.worker import Worker
 
 _MAX_RESTART_DELAY_S = 60.0
 # Seconds between two checks whether a worker is idle.

@@ -14,9 +14,8 @@ from aiohttp import web
 from emulator.http.app import make_middlewares, require_key, set_up_runner
 from emulator.http.wire import read_body, write_part
 from emulator.http.worker_port import reset_connection
+from emulator.job_queue import Queue, Worker
 from emulator.options import MAX_LOAD_BALANCING_BYTES, MAX_READ_BYTES, Options
-from emulator.state.job_queue import Queue
-from emulator.state.worker import Worker
 
 AFFINITY_HEADER = "X-Runpod-Worker-Id"
 _READY_PING_STATUS, _STARTING_PING_STATUS = 200, 204

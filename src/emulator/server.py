@@ -11,14 +11,13 @@ from yarl import URL
 from emulator.faults import Faults
 from emulator.http.app import ENDPOINT_PATH_KEY, make_middlewares, require_key, set_up_runner
 from emulator.http.control import ControlApi
-from emulator.http.gateway import OpenAIGateway
-from emulator.http.llm_engine import LLMEngineGateway
+from emulator.http.gateways import LLMEngineGateway, OpenAIGateway
 from emulator.http.public_api import PublicApi, Webhooks
 from emulator.http.worker_api import WorkerApi
 from emulator.http.worker_port import WorkerPort, freeze_worker, thaw_worker
+from emulator.job import Job
+from emulator.job_queue import Queue
 from emulator.options import MAX_READ_BYTES, Options
-from emulator.state.job import Job
-from emulator.state.job_queue import Queue
 from llm_worker_console import make_page
 
 

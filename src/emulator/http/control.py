@@ -11,9 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from emulator.faults import Fault, Faults
 from emulator.http.wire import find_job, parse_object, read_body, validate, write_part
 from emulator.http.worker_port import WorkerPort, freeze_worker
+from emulator.job_queue import Process, Queue, Worker
 from emulator.options import MAX_CHUNK_BYTES
-from emulator.state.job_queue import Queue
-from emulator.state.worker import Process, Worker
 
 # Number of jobs whose timings are sent at a time.
 _JOBS_PER_PART = 100

@@ -22,6 +22,8 @@ from emulator.http.wire import (
     send_json,
     validate,
 )
+from emulator.job import Job, Policy, Status
+from emulator.job_queue import Queue
 from emulator.options import (
     MAX_RUN_BYTES,
     MAX_RUNSYNC_BYTES,
@@ -30,8 +32,6 @@ from emulator.options import (
     WEBHOOK_ATTEMPTS,
     Options,
 )
-from emulator.state.job import Job, Policy, Status
-from emulator.state.job_queue import Queue
 
 log = logging.getLogger("emulator")
 

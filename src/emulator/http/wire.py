@@ -10,9 +10,9 @@ from aiohttp import web
 from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
+from emulator.job import Job
+from emulator.job_queue import Queue
 from emulator.options import MAX_READ_BYTES
-from emulator.state.job import Job
-from emulator.state.job_queue import Queue
 
 # Bytes of a response that are sent at a time, and seconds that a caller has to read them.
 SEND_BYTES = 65_536

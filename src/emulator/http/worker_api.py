@@ -20,10 +20,9 @@ from emulator.http.wire import (
     read_query_number,
 )
 from emulator.http.worker_port import is_closed_by_peer, reset_connection
+from emulator.job import Condition, Job, Status
+from emulator.job_queue import Queue, Worker
 from emulator.options import MAX_CHUNK_BYTES, MAX_RUNSYNC_BYTES, Options
-from emulator.state.job import Condition, Job, Status
-from emulator.state.job_queue import Queue
-from emulator.state.worker import Worker
 
 log = logging.getLogger("emulator")
 

@@ -7,7 +7,7 @@ import struct
 
 from aiohttp import web
 
-from emulator.state.worker import Worker
+from emulator.job_queue import Worker
 
 
 def is_closed_by_peer(transport: asyncio.BaseTransport | None) -> bool:

@@ -16,7 +16,7 @@ from chaos.long_work.lane import Lane, open_lane
 from chaos.report import Report, percentile
 from emulator import LostJobHandling
 from emulator.faults import Action, Call, Fault
-from emulator.state.job import Policy
+from emulator.job import Policy
 from worker.batches.parts import GROUP_LINES, GROUP_S
 
 LANES = 4

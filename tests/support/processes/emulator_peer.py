@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from emulator import Emulator, Options
-from emulator.state.worker import Worker
+from emulator.job_queue import Worker
 from support.processes.background import poll_until
 
 SHORT_POLLS: dict[str, Any] = {"long_poll_s": 0.02, "stream_poll_s": 0.02}

@@ -19,7 +19,7 @@ from anyio.from_thread import BlockingPortal, start_blocking_portal
 
 from emulator import Emulator, Options
 from emulator.fleet import Fleet
-from emulator.state.worker import Worker
+from emulator.job_queue import Worker
 from support.processes.commands import DEMO, HANDLER, HOME
 from support.runpod_api.endpoints import Body, volume
 from support.runpod_api.server import KEY, Runpod, runpod_api

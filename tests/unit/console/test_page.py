@@ -11,8 +11,8 @@ from emulator.faults import Faults
 from emulator.http.control import ControlApi
 from emulator.http.public_api import PublicApi
 from emulator.http.worker_port import WorkerPort
+from emulator.job_queue import Queue
 from emulator.options import Options
-from emulator.state.job_queue import Queue
 from llm_worker_console import PAGE_FILE, make_page
 from worker.dialects.table import ROUTES
 

@@ -7,7 +7,7 @@ import time
 import pytest
 from support.processes.emulator_peer import Peer
 
-from emulator.state import job as jobs
+from emulator import job as jobs
 
 
 async def test_the_timings_of_a_job_have_the_time_of_each_step_and_the_bytes_of_each_chunk(

@@ -1,1 +1,0 @@
-"""The platform's state: jobs, the queue and the workers, without HTTP."""
