@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import uvloop
 
 from job_loop.delivery import Delivery
+from job_loop.parsing import find_jobs, find_stopped_job_ids
 from job_loop.polls import Poller
 from job_loop.wire import PlatformClient, PostNotDelivered
 from worker.errors import EngineBusy, ShuttingDown, WorkerError, hide_defects
@@ -146,9 +147,9 @@ class JobLoop:
         # A defect in one of the tasks cancels the other tasks and is raised.
         async with self._client, asyncio.TaskGroup() as tasks:
             max_values = self._limits.max_values
-            poller = Poller(self._client, _parse_jobs, reports_outages=True, max_values=max_values)
+            poller = Poller(self._client, find_jobs, reports_outages=True, max_values=max_values)
             take_task = tasks.create_task(self._take_jobs(poller))
-            stop_poller = Poller(self._client, _parse_stopped_job_ids, reports_outages=False)
+            stop_poller = Poller(self._client, find_stopped_job_ids, reports_outages=False)
             stop_task = tasks.create_task(self._cancel_stopped_jobs(stop_poller))
             background_task = tasks.create_task(self._run_background())
             await self._shutdown.wait()
@@ -318,19 +319,3 @@ class JobLoop:
             record.status = error.status
             return json.dumps(error.body(record.id), ensure_ascii=False)
         return None
-
-
-def _parse_jobs(response: Any) -> list[dict[str, Any]]:
-    """Return the jobs in a response: one job, a list of jobs, or None. Skip jobs without an id."""
-    items = response if isinstance(response, list) else [] if response is None else [response]
-    jobs = [job for job in items if isinstance(job, dict) and isinstance(job.get("id"), str)]
-    if len(jobs) < len(items):
-        log.error("the platform sent jobs without an id, which can't be answered")
-    return jobs
-
-
-def _parse_stopped_job_ids(response: Any) -> list[str]:
-    """Return the ids of the jobs that the platform wants to stop."""
-    ids = response.get("jobsToStop") if isinstance(response, dict) else None
-    items = ids if isinstance(ids, list) else []
-    return [job_id for job_id in items if isinstance(job_id, str)]

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import math
 import re
 import sys
@@ -12,6 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from worker.errors import InvalidInput
+
+log = logging.getLogger(__name__)
 
 ByteArray = npt.NDArray[np.uint8]
 BoolArray = npt.NDArray[np.bool_]
@@ -45,6 +48,22 @@ async def parse_response(body: bytes, max_values: float = math.inf) -> Any:
         pass
     # Use a thread because parsing the jobs separately takes up to a second for 10 MB.
     return await asyncio.to_thread(_parse_jobs_separately, body, max_values)
+
+
+def find_jobs(response: Any) -> list[dict[str, Any]]:
+    """Return the jobs in a response: one job, a list of jobs, or None. Skip jobs without an id."""
+    items = response if isinstance(response, list) else [] if response is None else [response]
+    jobs = [job for job in items if isinstance(job, dict) and isinstance(job.get("id"), str)]
+    if len(jobs) < len(items):
+        log.error("the platform sent jobs without an id, which can't be answered")
+    return jobs
+
+
+def find_stopped_job_ids(response: Any) -> list[str]:
+    """Return the ids of the jobs that the platform wants to stop."""
+    ids = response.get("jobsToStop") if isinstance(response, dict) else None
+    items = ids if isinstance(ids, list) else []
+    return [job_id for job_id in items if isinstance(job_id, str)]
 
 
 def _parse_jobs_separately(body: bytes, max_values: float) -> list[Any]:

@@ -9,8 +9,7 @@ from support.job_loops import run_job_loop, serve_routes
 
 from emulator import Emulator
 from job_loop import PlatformClient
-from job_loop.loop import _parse_jobs
-from job_loop.parsing import parse_response
+from job_loop.parsing import find_jobs, parse_response
 from job_loop.polls import Poller
 from job_loop.wire import PlatformUrls
 from worker.errors import InvalidInput
@@ -58,7 +57,7 @@ async def test_a_truncated_response_has_no_jobs(body: bytes) -> None:
         found = await parse_response(body)
     except ValueError:
         return
-    assert _parse_jobs(found) == []
+    assert find_jobs(found) == []
 
 
 @pytest.mark.parametrize(
@@ -88,7 +87,7 @@ async def test_a_take_returns_parsed_jobs_and_the_ids_of_the_others() -> None:
         wire = PlatformClient(
             PlatformUrls(f"{url}/job-take/w?", f"{url}/?", f"{url}/?"), ClientSession
         )
-        polls = Poller(wire, _parse_jobs, reports_outages=True)
+        polls = Poller(wire, find_jobs, reports_outages=True)
         async with wire:
             jobs = await polls.poll(wire.urls.take_jobs_url(2, is_busy=False))
     assert [job["id"] for job in jobs] == ["bad", "good"]

@@ -19,7 +19,7 @@ from support.processes.background import HUNG_S, poll_until
 
 from emulator import Action, Call, Emulator, Fault, Job, Options, Status
 from job_loop import PlatformClient, loop, polls, wire
-from job_loop.loop import _parse_jobs, _parse_stopped_job_ids
+from job_loop.parsing import find_jobs, find_stopped_job_ids
 from job_loop.polls import Poller
 from job_loop.wire import PlatformUrls
 
@@ -134,7 +134,7 @@ async def test_no_job_is_taken_from_an_address_that_a_response_names(
         serve_routes(web.get("/take", redirect)) as url,
         PlatformClient(PlatformUrls(f"{url}/take", f"{url}/?", f"{url}/?"), ClientSession) as peer,
     ):
-        poller = Poller(peer, _parse_jobs, reports_outages=True)
+        poller = Poller(peer, find_jobs, reports_outages=True)
         assert [await poller.poll(peer.urls.take) for _ in range(2)] == [[], []]
     assert not hits
     assert f"calls to the platform fail ({status}, message='a redirect" in caplog.text
@@ -195,18 +195,15 @@ async def poll_twice(answer: str, read: Callable[[Any], list[Any]]) -> float:
 
 @pytest.mark.parametrize("answer", ["[" * 3000 + "]" * 3000, "no JSON"])
 async def test_an_unreadable_response_does_not_end_the_takes(answer: str) -> None:
-    await poll_twice(answer, _parse_jobs)
+    await poll_twice(answer, find_jobs)
 
 
 @pytest.mark.parametrize(
     ("answer", "read"),
     [
+        *((jobs, find_jobs) for jobs in ("{}", "[]", '"a"', '{"id": 1}', '[{"input": {}}, null]')),
         *(
-            (jobs, _parse_jobs)
-            for jobs in ("{}", "[]", '"a"', '{"id": 1}', '[{"input": {}}, null]')
-        ),
-        *(
-            (f'{{"jobsToStop": {named}}}', _parse_stopped_job_ids)
+            (f'{{"jobsToStop": {named}}}', find_stopped_job_ids)
             for named in ("[]", "null", "[5]", "{}", '"a"')
         ),
     ],
