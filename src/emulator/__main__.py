@@ -15,7 +15,6 @@ from emulator.job_queue import Queue
 from emulator.load_balancer import LoadBalancer
 from emulator.server import Emulator
 
-_MODEL_NAME_TIMEOUT_S = 10.0  # Seconds to wait for the model's name.
 _EXAMPLE_QUESTION = "What does this worker do?"
 
 _EXAMPLES_TEMPLATE = """\
@@ -73,11 +72,7 @@ class StopSignals:
 
 
 async def serve_endpoint(arguments: Namespace, environ: dict[str, str]) -> None:
-    """Serve the endpoint and run its workers, if any, until a signal arrives.
-
-    Raises:
-        OSError: The port is taken, a file can't be written or the workers' command can't be run.
-    """
+    """Serve the endpoint and run its workers, if any, until a signal arrives."""
     stop_signals = StopSignals()
     api_key = environ.pop(API_KEY_VARIABLE, None) or None
     if arguments.request_log is not None:
@@ -156,7 +151,7 @@ def format_examples(
     )
 
 
-async def fetch_model_name(queue: Queue, timeout_s: float = _MODEL_NAME_TIMEOUT_S) -> str | None:
+async def fetch_model_name(queue: Queue, timeout_s: float = 10.0) -> str | None:
     """Get the model's name from a worker; None without an OpenAI API or an answer in time."""
     job = queue.submit({"input": {"openai_route": "/v1/models", "openai_input": None}}, sync=True)
     if not await job.wait_for_end(timeout_s):

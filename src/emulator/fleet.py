@@ -44,11 +44,7 @@ class WorkerProcessGroup:
 
     @classmethod
     async def start(cls, command: Sequence[str], environ: Mapping[str, str], log: Path) -> Self:
-        """Start a worker, and append its output to the log.
-
-        Raises:
-            OSError: The command can't be run.
-        """
+        """Start a worker, and append its output to the log."""
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         guard = await asyncio.create_subprocess_exec(
             *_GUARD_COMMAND, stdin=pipe, stdout=null, stderr=null, process_group=0
@@ -135,11 +131,7 @@ class Fleet:
             self._supervisors.append(asyncio.create_task(self._supervise(worker, volume)))
 
     async def run_until_event(self, event: asyncio.Event) -> None:
-        """Let the workers run until the event is set, or until one can't be started.
-
-        Raises:
-            OSError: A worker can't be started, or its log can't be written.
-        """
+        """Let the workers run until the event is set; raise the error if one can't be started."""
         first_exit = asyncio.wait(self._supervisors, return_when=asyncio.FIRST_COMPLETED)
         await _wait_for_first(event.wait(), first_exit)
         for supervisor in self._supervisors:
@@ -195,7 +187,9 @@ class Fleet:
             delay_s = min(2.0**failures, _MAX_RESTART_DELAY_S)
             waits_for_jobs = is_scaled and failures == 0
             plan = "it starts when jobs wait" if waits_for_jobs else f"restarting in {delay_s:g} s"
-            self.announce(f"{worker.id} exited {_describe_exit(status)}; {plan}")
+            signals = {-number: f"by {number.name}" for number in signal.Signals}
+            how = f"with status {status}" if status >= 0 else f"by signal {-status}"
+            self.announce(f"{worker.id} exited {signals.get(status, how)}; {plan}")
             if (failures or status > 0) and not is_explained:
                 self.announce(_format_log_excerpt(log, log_offset))
             await queue.changed.wait_for(lambda: queue.is_closed, delay_s)
@@ -258,13 +252,6 @@ async def _wait_for_first(*awaitables: Coroutine[Any, Any, object]) -> None:
     finally:
         for task in tasks:
             task.cancel()
-
-
-def _describe_exit(status: int) -> str:
-    if status >= 0:
-        return f"with status {status}"
-    names = {number.value: number.name for number in signal.Signals}
-    return f"by {names.get(-status, f'signal {-status}')}"
 
 
 def _read_log_from(log: Path, offset: int) -> str:

@@ -47,11 +47,6 @@ class LoadBalancer:
         self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Start serving.
-
-        Raises:
-            OSError: The port is taken, or the request log can't be written.
-        """
         options = self.options
         middlewares = make_middlewares(self._exit_stack, options.request_log)
         connector = aiohttp.TCPConnector(limit=0)
@@ -123,10 +118,6 @@ class LoadBalancer:
 
         The affinity header contains the preferred worker's id. If a mode such as ``strict``
         precedes the id, only this worker may answer.
-
-        Raises:
-            web.HTTPNotFound: The only worker that may answer doesn't exist.
-            web.HTTPBadRequest: No worker became healthy in time.
         """
         mode, _, worker_id = affinity.strip().rpartition(" ")
         wait_s = self.options.affinity_wait_s if mode else self.options.backend_wait_s

@@ -33,11 +33,6 @@ class Emulator:
         self._stack = AsyncExitStack()
 
     async def start(self) -> None:
-        """Start serving.
-
-        Raises:
-            OSError: The port is taken, or the request log can't be written.
-        """
         options = self.options
         middlewares = make_middlewares(self._stack, options.request_log)
         webhooks = Webhooks(options.webhook_retry_delay_s)
@@ -56,19 +51,11 @@ class Emulator:
         await self._stack.aclose()
 
     async def begin_outage(self, seconds: float) -> None:
-        """Begin an outage for workers: reset all connections and refuse new ones for some seconds.
-
-        Raises:
-            RuntimeError: An outage is already in progress.
-        """
+        """Reset all connections of workers, and refuse new ones for some seconds."""
         await self._worker_port.begin_outage(seconds)
 
     def freeze_worker(self, worker_id: str, seconds: float) -> None:
-        """Pause a worker's processes for some seconds with SIGSTOP, and reset its connections.
-
-        Raises:
-            ProcessLookupError: The emulator has no process of this worker.
-        """
+        """Pause a worker's processes for some seconds with SIGSTOP, and reset its connections."""
         freeze_worker(self.queue.get_worker(worker_id), seconds)
 
     async def __aenter__(self) -> Self:

@@ -2,13 +2,12 @@
 
 import asyncio
 import base64
-import binascii
 import hmac
 import json
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 
 from aiohttp import web
@@ -50,17 +49,12 @@ class SlowBody(TimeoutError):
 def make_middlewares(exit_stack: AsyncExitStack, request_log: Path | None) -> list[Middleware]:
     """Return the middlewares of an app, with the request log first if there is a file for it.
 
-    Args:
-        exit_stack: Stack that closes the log.
-        request_log: File for the request log, which is overwritten; None for no log.
-
-    Raises:
-        OSError: The log can't be written.
+    The log overwrites the file; ``exit_stack`` closes it.
     """
     common: list[Middleware] = [_convert_errors_to_json, _refuse_web_pages, _limit_body_time]
     if request_log is None:
         return common
-    return [_make_log_middleware(exit_stack.enter_context(_open_request_log(request_log))), *common]
+    return [exit_stack.enter_context(_open_request_log(request_log)), *common]
 
 
 async def set_up_runner(exit_stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
@@ -136,11 +130,18 @@ async def _limit_body_time(request: web.Request, handler: Handler) -> web.Stream
             timer.cancel()
 
 
-def _make_log_middleware(log: logging.Logger) -> Middleware:
-    """Return a middleware that logs a request when it is answered or its caller hangs up.
+@contextmanager
+def _open_request_log(path: Path) -> Iterator[Middleware]:
+    """Yield a middleware that logs a request when it is answered or its caller hangs up.
 
-    aiohttp's access log omits requests whose caller hung up.
+    aiohttp's access log omits requests whose caller hung up. The file is overwritten at the first
+    request, not at startup: if the port is taken, another emulator may be writing to it.
     """
+    path.open("a").close()
+    log_file = logging.FileHandler(path, mode="w", encoding="utf-8", delay=True)
+    # Not registered in the logging hierarchy because it belongs to a single emulator.
+    log = logging.Logger("emulator.requests")
+    log.addHandler(log_file)
 
     @web.middleware
     async def log_request(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -150,44 +151,28 @@ def _make_log_middleware(log: logging.Logger) -> Middleware:
             response = await handler(request)
             return response
         finally:
+            status, size = CLIENT_CLOSED_REQUEST, 0
+            if response is not None:
+                # For a stream, aiohttp knows only the written bytes, which include the headers.
+                length = response.content_length
+                status, size = response.status, response.body_length if length is None else length
             line = {
                 "at": round(arrived, 6),  # Unix time
                 "method": request.method,
                 "path": request.path_qs,
-                "status": CLIENT_CLOSED_REQUEST if response is None else response.status,
+                "status": status,
                 "ms": round((time.monotonic() - start) * 1000, 3),
                 "bytes_in": request.content_length or 0,
-                "bytes_out": 0 if response is None else _response_size(response),
+                "bytes_out": size,
             }
             if FAULT_KEY in request:
                 line["fault"] = request[FAULT_KEY]
             log.info(json.dumps(line))
 
-    return log_request
-
-
-def _response_size(response: web.StreamResponse) -> int:
-    # For a stream, aiohttp knows only the total of written bytes, which includes the headers.
-    return response.body_length if response.content_length is None else response.content_length
-
-
-@contextmanager
-def _open_request_log(path: Path) -> Iterator[logging.Logger]:
-    """Yield a logger that writes to a file, which it overwrites at the first request.
-
-    Raises:
-        OSError: The file can't be written.
-    """
-    path.open("a").close()
-    # Not overwritten at startup: if the port is taken, another emulator may be writing to it.
-    handler = logging.FileHandler(path, mode="w", encoding="utf-8", delay=True)
-    # Not registered in the logging hierarchy because it belongs to a single emulator.
-    logger = logging.Logger("emulator.requests")
-    logger.addHandler(handler)
     try:
-        yield logger
+        yield log_request
     finally:
-        handler.close()
+        log_file.close()
 
 
 def read_platform_keys(request: web.Request) -> list[str]:
@@ -201,19 +186,18 @@ def read_llm_engine_keys(request: web.Request) -> list[str]:
     keys = [*read_platform_keys(request), request.headers.get("x-api-key", "")]
     scheme, _, token = request.headers.get("Authorization", "").partition(" ")
     if scheme.lower() == "basic":
-        keys.append(_read_basic_user(token))
+        with suppress(ValueError):  # not base64
+            user, _, _ = base64.b64decode(token, validate=True).partition(b":")
+            keys.append(user.decode(errors="surrogateescape"))
     return keys
 
 
 def require_key(
     key: str | None, handler: Handler, read: Callable[[web.Request], list[str]] = read_platform_keys
 ) -> Handler:
-    """Return a handler that answers 401 to requests without the key.
+    """Return a handler that answers 401 to requests without the key; None requires no key.
 
-    Args:
-        key: The expected key; None if no key is required.
-        handler: Handler for requests with the key.
-        read: Function that returns the keys in a request, one of which must match.
+    ``read`` returns the keys in a request, one of which must match.
     """
     if key is None:
         return handler
@@ -225,14 +209,6 @@ def require_key(
         return await handler(request)
 
     return check_key
-
-
-def _read_basic_user(token: str) -> str:
-    try:
-        credentials = base64.b64decode(token, validate=True)
-    except (binascii.Error, ValueError):
-        return ""
-    return credentials.partition(b":")[0].decode(errors="surrogateescape")
 
 
 def _to_bytes(text: str) -> bytes:

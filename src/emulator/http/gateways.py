@@ -70,8 +70,7 @@ class JobResponder(ABC):
     ) -> web.StreamResponse:
         """Run a job and respond with its outputs; by default, cancel it if the client hangs up.
 
-        Raises:
-            GatewayTimeout: The response has not begun within ``timeout_s``. The job continues.
+        A ``GatewayTimeout``, after ``timeout_s`` without a first output, doesn't end the job.
         """
         refuse_when_closed(self._queue)
         payload = {"input": msgspec.Raw(msgspec.json.encode(job_input))}
@@ -141,16 +140,15 @@ class OpenAIGateway(JobResponder):
             return _refuse(405, f"The gateway forwards GET and POST, not {request.method}")
         if request.content_type == "multipart/form-data":
             return _refuse(415, "The gateway forwards JSON, not forms")
-        body = await self._read_body(request) if request.method == "POST" else None
+        body: dict[str, msgspec.Raw] | None = None
+        if request.method == "POST":
+            # The real gateway's limit is not public. /runsync, which also waits, has this one.
+            content = await read_body(request, MAX_RUNSYNC_BYTES, self._options.oversize_status)
+            body = parse_raw_values(content)
         job_input = {"openai_route": f"/{request.match_info['path']}", "openai_input": body}
         stream = body is not None and bytes(body.get("stream", b"")) == b"true"
         timeout_s = self._options.gateway_timeout_s
         return await self._respond(request, job_input, stream=stream, timeout_s=timeout_s)
-
-    async def _read_body(self, request: web.Request) -> dict[str, msgspec.Raw]:
-        # The real gateway's limit is not public. This is the limit of /runsync, which also waits.
-        body = await read_body(request, MAX_RUNSYNC_BYTES, self._options.oversize_status)
-        return parse_raw_values(body)
 
     def _ends_stream(self, events: bytes) -> bool:
         return events.endswith(_DONE_EVENT)
@@ -161,20 +159,16 @@ class OpenAIGateway(JobResponder):
     async def _send_whole(self, request: web.Request, job: Job) -> web.StreamResponse:
         if job.status is not Status.COMPLETED:
             body = to_openai_error(job)
-            return web.json_response(body, status=self._error_status(body))
+            code = body["error"].get("code")
+            status = code if isinstance(code, int) and 400 <= code <= 599 else 500
+            fixed = {FailedJobHandling.OK: 200, FailedJobHandling.SERVER_ERROR: 500}
+            status = fixed.get(self._options.failed_as, status)
+            return web.json_response(body, status=status)
         output = job_output(job)
         if output[:1] == b'"':
             text = to_utf8(json.loads(bytes(output)))
             return await send_parts(request, [text], 200, "text/plain")
         return await send_json(request, [output])
-
-    def _error_status(self, body: dict[str, Any]) -> int:
-        if self._options.failed_as is FailedJobHandling.OK:
-            return 200
-        code = body["error"].get("code")
-        if self._options.failed_as is FailedJobHandling.SERVER_ERROR or not isinstance(code, int):
-            return 500
-        return code if 400 <= code <= 599 else 500
 
 
 class LLMEngineGateway(JobResponder):
@@ -189,7 +183,12 @@ class LLMEngineGateway(JobResponder):
         ]
 
     async def answer_request(self, request: web.Request) -> web.StreamResponse:
-        body = await self._read_body(request)
+        body: dict[str, Any] | None
+        if request.content_type == _FORM_TYPE:
+            body = await _read_form(request)
+        else:
+            content = await read_body(request, MAX_RUNSYNC_BYTES, self._options.oversize_status)
+            body = parse_raw_values(content) if content else None
         path = request.match_info["path"]
         stream = path == _STREAM_PATH and request.method == "POST"
         return await self._respond(request, _make_job_input(request, path, body), stream=stream)
@@ -198,12 +197,6 @@ class LLMEngineGateway(JobResponder):
         """Respond with the content of a file, which the worker yields in parts below 1 MB."""
         path = f"v1/files/{request.match_info['id']}/content"
         return await self._respond(request, _make_job_input(request, path, None), stream=False)
-
-    async def _read_body(self, request: web.Request) -> dict[str, Any] | None:
-        if request.content_type == _FORM_TYPE:
-            return await _read_form(request)
-        body = await read_body(request, MAX_RUNSYNC_BYTES, self._options.oversize_status)
-        return parse_raw_values(body) if body else None
 
     def _encode_chunk(self, output: Any) -> bytes:
         # The worker yields a list of events if the job asks it to decode them.
@@ -233,7 +226,12 @@ class LLMEngineGateway(JobResponder):
             return web.json_response({"detail": _error_message(error), **error}, status=status)
         output = job_output(job)
         if "id" in request.match_info:
-            content = _join_file_content(json.loads(bytes(output)))
+            parts = json.loads(bytes(output))
+            # The parts are text, or base64 if the file is no text.
+            content = "".join(
+                part["content_base64"] if isinstance(part, dict) else part
+                for part in (parts if isinstance(parts, list) else [parts])
+            )
             output = json.dumps({"id": request.match_info["id"], "content": content}).encode()
         return await send_json(request, [output])
 
@@ -310,43 +308,27 @@ def _make_job_input(request: web.Request, path: str, body: Any) -> dict[str, Any
 async def _read_form(request: web.Request) -> dict[str, Any]:
     """Read an upload form; return the body of the job that stores its file.
 
-    Raises:
-        web.HTTPBadRequest: The form is broken, has no file, or has a file that is too large.
-        web.HTTPRequestEntityTooLarge: A part of the form is larger than the read limit.
+    Fields that the worker doesn't know are left out.
     """
     fields: dict[str, Any] = {}
     try:
         async for part in await request.multipart():
-            if isinstance(part, BodyPartReader):
-                fields |= _field_to_job_body(part, await part.read())
+            if not isinstance(part, BodyPartReader):
+                continue
+            content = await part.read()
+            if part.name in _TEXT_FIELDS:
+                fields[part.name] = content.decode()
+            elif part.name == "file" and part.filename:
+                if len(content) > _MAX_FILE_BYTES:
+                    size = f"{len(content):,} bytes, and a job has at most {_MAX_FILE_BYTES:,}"
+                    raise web.HTTPBadRequest(text=f"the file has {size}")
+                encoded = base64.b64encode(content).decode()
+                fields |= {"filename": part.filename, "content_base64": encoded}
     except (ValueError, RuntimeError, HttpProcessingError, web.RequestPayloadError) as error:
         raise web.HTTPBadRequest(text=f"the form can't be read: {error}") from error
     if "filename" not in fields:
         raise web.HTTPBadRequest(text="the form must have a file named `file`")
     return fields
-
-
-def _field_to_job_body(part: BodyPartReader, content: bytes) -> dict[str, Any]:
-    """Return a form's field as keys of a job's body; no keys if the worker doesn't know the field.
-
-    Raises:
-        web.HTTPBadRequest: The file is too large for a job.
-        ValueError: A text field is not UTF-8.
-    """
-    if part.name in _TEXT_FIELDS:
-        return {part.name: content.decode()}
-    if part.name != "file" or not part.filename:
-        return {}
-    if len(content) > _MAX_FILE_BYTES:
-        message = f"the file has {len(content):,} bytes, and a job has at most {_MAX_FILE_BYTES:,}"
-        raise web.HTTPBadRequest(text=message)
-    return {"filename": part.filename, "content_base64": base64.b64encode(content).decode()}
-
-
-def _join_file_content(output: Any) -> str:
-    """Join the parts of a file's content: text, or base64 for parts that are not text."""
-    parts = output if isinstance(output, list) else [output]
-    return "".join(part["content_base64"] if isinstance(part, dict) else part for part in parts)
 
 
 def _error_message(error: dict[str, Any]) -> str:

@@ -22,11 +22,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 async def read_body(request: web.Request, max_bytes: int, oversize_status: int = 400) -> bytes:
-    """Return the body of a request.
-
-    Raises:
-        web.HTTPBadRequest: The body is unreadable, or too large (then with ``oversize_status``).
-    """
+    """Return the body of a request; refuse one that is too large with ``oversize_status``."""
     # Not request.read(), which stores the bytes in the request until the connection has another.
     body, size = bytearray(), 0
     try:
@@ -48,11 +44,7 @@ async def read_body(request: web.Request, max_bytes: int, oversize_status: int =
 
 
 def parse_raw_values(body: bytes) -> dict[str, msgspec.Raw]:
-    """Parse a body as ``parse_object`` does, but leave each value as unparsed JSON.
-
-    Raises:
-        web.HTTPBadRequest: The body is not a JSON object.
-    """
+    """Parse a body as ``parse_object`` does, but leave each value as unparsed JSON."""
     try:
         return msgspec.json.decode(body.decode(), type=dict[str, msgspec.Raw])
     except msgspec.ValidationError as error:
@@ -62,11 +54,7 @@ def parse_raw_values(body: bytes) -> dict[str, msgspec.Raw]:
 
 
 def parse_object(body: bytes) -> dict[str, Any]:
-    """Parse a body with any content type: the SDK posts JSON as a form.
-
-    Raises:
-        web.HTTPBadRequest: The body is not a JSON object.
-    """
+    """Parse a JSON object with any content type: the SDK posts JSON as a form."""
     try:
         # Unlike Python's parser, this one rejects NaN and nesting too deep to serialize again.
         parsed = from_json(body, allow_inf_nan=False)
@@ -93,11 +81,7 @@ def find_job(queue: Queue, request: web.Request) -> Job:
 
 
 def read_query_number(request: web.Request, key: str, bounds: tuple[int, int]) -> int | None:
-    """Read a whole number from the query; None if the key is absent.
-
-    Raises:
-        web.HTTPBadRequest: The value is not a whole number, or not within the bounds.
-    """
+    """Read a whole number within bounds from the query; None if the key is absent."""
     text = request.query.get(key)
     if text is None:
         return None
@@ -109,11 +93,7 @@ def read_query_number(request: web.Request, key: str, bounds: tuple[int, int]) -
 
 
 def validate(model: type[_Model], body: dict[str, Any]) -> _Model:
-    """Return the body as an instance of the model.
-
-    Raises:
-        web.HTTPBadRequest: The body is invalid; the message lists all mistakes.
-    """
+    """Return the body as an instance of the model, or refuse it with a list of all mistakes."""
     try:
         return model.model_validate(body)
     except ValidationError as error:

@@ -137,23 +137,23 @@ class WorkerApi:
             raise
         keys = raw.keys() & {"status", "error"}
         result = {key: from_json(bytes(raw[key])) for key in keys}
-        if result.get("status") != "IN_PROGRESS":
+        is_progress = result.get("status") == "IN_PROGRESS"  # the SDK's progress_update
+        if not is_progress:
             worker = self._get_worker(request)
             worker.results += 1
             worker.late_posts += job.has_ended
         if is_accepted:
-            self._store_result(job, result, raw.get("output"))
+            output = raw.get("output")
+            if output is not None and bytes(output) == b"null":
+                output = None
+            if is_progress:
+                progress = None if output is None else from_json(bytes(output))
+                self._queue.store_progress(job, progress)
+            elif error := result.get("error"):
+                self._queue.fail(job, str(error))
+            else:
+                self._queue.complete(job, output)
         return await self._acknowledge(request, Call.DONE)
-
-    def _store_result(self, job: Job, result: dict[str, Any], output: msgspec.Raw | None) -> None:
-        if output is not None and bytes(output) == b"null":
-            output = None
-        if result.get("status") == "IN_PROGRESS":  # the SDK's progress_update
-            self._queue.store_progress(job, None if output is None else from_json(bytes(output)))
-        elif error := result.get("error"):
-            self._queue.fail(job, error if isinstance(error, str) else str(error))
-        else:
-            self._queue.complete(job, output)
 
     async def ping(self, request: web.Request) -> web.StreamResponse:
         worker = self._get_worker(request)
@@ -203,7 +203,6 @@ class WorkerApi:
 
         Raises:
             ConnectionError: The worker hung up and received nothing.
-            asyncio.CancelledError: The worker hung up while the response was written.
         """
         await self._apply_delay_fault(request, call)
         if self._pick_fault(request, call, Action.LOSE):

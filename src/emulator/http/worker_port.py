@@ -62,12 +62,7 @@ def thaw_worker(worker: Worker) -> None:
 
 
 class WorkerPort:
-    """The port for workers, separate from the port for callers: an outage affects workers only.
-
-    Args:
-        host: Host to bind.
-        port: Port to bind; 0 for any free port.
-    """
+    """The port for workers, separate from the port for callers: an outage affects workers only."""
 
     def __init__(self, host: str, port: int) -> None:
         self.port = port
@@ -81,14 +76,7 @@ class WorkerPort:
         return self._site is None
 
     async def start(self, runner: web.AppRunner) -> None:
-        """Start listening.
-
-        Args:
-            runner: Runner that is already set up, and serves this port only.
-
-        Raises:
-            OSError: The port is taken.
-        """
+        """Start listening with a runner that is already set up, and serves this port only."""
         self._runner = runner
         bound_socket = _bind_socket(self._host, self.port)
         self.port = bound_socket.getsockname()[1]
