@@ -24,7 +24,7 @@ from worker.chunking import (
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
 from worker.files import Files
-from worker.job import AnyJob, Job, LongJob, PromptListJob
+from worker.job import Job, LongJob, PromptListJob
 from worker.long_work.records import WorkReference
 from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
 from worker.progress import SendProgress, report_progress
@@ -71,10 +71,10 @@ class Worker:
         self._settings = settings
         self._report = report
         self._yield_limit = yield_limit
-        self._running = 0
         # The streams of all answers, by the slot that they need.
-        self._streams: dict[Slot | None, set[Stream[Piece[Any]]]]
-        self._streams = {slot: set() for slot in (*Slot, None)}
+        self._streams: dict[Slot | None, set[Stream[Piece[Any]]]] = {
+            slot: set() for slot in (*Slot, None)
+        }
         self._file_slots = asyncio.Semaphore(MAX_FILES_IN_MEMORY)
         slots = engines.base_model.slots
         jobs = max_jobs_from_queue(settings.max_concurrency, slots)
@@ -87,11 +87,6 @@ class Worker:
         self._timeout_s = settings.execution_timeout_s if timeout_s is None else timeout_s
         count_jobs = partial(len, self._streams[Slot.ENGINE])
         self._resources = Resources(engines, settings, count_jobs, start_work, dialects.OUTPUTS)
-
-    @property
-    def running_job_count(self) -> int:
-        """Number of running jobs."""
-        return self._running
 
     @property
     def ready(self) -> bool:
@@ -157,31 +152,20 @@ class Worker:
         """
         writes_record = record is None
         record = record or JobRecord.from_job(job)
-        with self._track_job(record, writes_record=writes_record):
-            file_slot = self._take_file_slot(until_task_ends=not writes_record)
+        # This stays the status of a cancelled job, which runs no more code that could set it.
+        record.status = UNANSWERED
+        cleanup = contextlib.ExitStack()
+        if writes_record:
+            cleanup.callback(record.write_to_log)
+        cleanup.callback(self._resources.receipts.store, record)
+        file_slot = self._take_file_slot(until_task_ends=not writes_record)
+        # A cancelled job's generator may be closed later, and then closes the stack a second time.
+        with call_at_task_end(cleanup.close):
             async with contextlib.aclosing(self._run_job(job, record, file_slot)) as yields:
                 async for chunk in yields:
                     if writes_record:
                         record.chunks += 1
                     yield chunk
-
-    @contextlib.contextmanager
-    def _track_job(self, record: JobRecord, *, writes_record: bool) -> Iterator[None]:
-        """Count a job as running until this block or its task ends; optionally write its record."""
-        cleanup = contextlib.ExitStack()
-        if writes_record:
-            cleanup.callback(record.write_to_log)
-        cleanup.callback(self._resources.receipts.store, record)
-        cleanup.callback(self._change_running_job_count, -1)
-        self._change_running_job_count(1)
-        # This stays the status of a cancelled job, which runs no more code that could set it.
-        record.status = UNANSWERED
-        # A cancelled job's generator may be closed later, and then closes the stack a second time.
-        with call_at_task_end(cleanup.close):
-            yield
-
-    def _change_running_job_count(self, change: int) -> None:
-        self._running += change
 
     async def _run_job(
         self,
@@ -189,13 +173,19 @@ class Worker:
         record: JobRecord,
         file_slot: contextlib.AbstractAsyncContextManager[None],
     ) -> AsyncGenerator[Any, None]:
+        """Parse a job, and yield its answer, or the answer's beginning and an error."""
         request_id = str(job.get("id", ""))
         render_error = None
         error_keys: Mapping[str, str] = {}
         try:
             # Otherwise the SDK would send the traceback of an unexpected exception to the caller.
             with hide_defects(request_id):
-                parsed = await self._parse_input(job.get("input"))
+                payload = job.get("input")
+                if isinstance(payload, WorkerError):  # the error of reading the input
+                    raise payload
+                parse = partial(dialects.parse_input, payload, self._settings.max_input_mb)
+                # Validating a long list may take half a second.
+                parsed = await asyncio.to_thread(parse) if _has_list(payload) else parse()
                 report = self._report
                 if isinstance(parsed, LongJob):
                     # It may wait for hours, and the caller of this method refers to the job.
@@ -226,56 +216,41 @@ class Worker:
             # Clients read an error from the stream's last event, the platform from the last yield.
             if render_error:
                 yield render_error(body)
-            yield _failure_chunk(body)
-
-    async def _parse_input(self, payload: Any) -> AnyJob:
-        """Validate an input; use a thread for long inputs, which may take half a second.
-
-        Raises:
-            WorkerError: The input is refused, or ``payload`` is the error of reading it.
-        """
-        if isinstance(payload, WorkerError):
-            raise payload
-        max_megabytes = self._settings.max_input_mb
-        if isinstance(payload, dict) and any(map(_has_list, map(payload.get, LONG_INPUT_KEYS))):
-            return await asyncio.to_thread(dialects.parse_input, payload, max_megabytes)
-        return dialects.parse_input(payload, max_megabytes)
+            # As text: the SDK would send a dict as Python's repr.
+            yield {"error": json.dumps(body, ensure_ascii=False)}
 
     async def _render_stream(
         self, job: Job, reply: Answer[Any], record: JobRecord
     ) -> AsyncGenerator[Any, None]:
-        """Yield a response in chunks."""
         policy = reply.policy or chunk_policy(job, self._settings)
+        chunker: Chunker[Any] = Chunker(policy)
         schedule = Schedule(policy, merges=reply.merges_outputs)
         with self._open_stream(reply, record, schedule) as read:
-            chunker: Chunker[Any] = Chunker(policy)
-            failure: WorkerError | None = None
             try:
                 while (pieces := await read(wait=not chunker.is_due)) is not None:
-                    chunker.add(self._refuse_large_pieces(pieces))
+                    largest = max((piece.size for piece in pieces), default=0)
+                    if largest > self._yield_limit:
+                        raise AnswerTooLarge(
+                            f"One event of the stream has {largest:,} bytes and a yield has at "
+                            f"most {self._yield_limit:,}: ask for fewer log probabilities or a "
+                            "shorter answer."
+                        )
+                    chunker.add(pieces)
                     if chunk := chunker.take_due_chunk():
                         yield reply.render(chunk)
-            except WorkerError as error:
-                failure = error
-            # Send the remaining pieces, also if a failure follows.
-            last = [reply.render(chunk) for chunk in _take_chunks(chunker)]
-            if failure is None:
-                last = self._add_receipt(last, job, reply, record)
-            for rendered in last:
+            except WorkerError:
+                # The error comes after everything that has arrived.
+                for chunk in iter(chunker.take_chunk, []):
+                    yield reply.render(chunk)
+                raise
+            last = [reply.render(chunk) for chunk in iter(chunker.take_chunk, [])]
+            for rendered in self._add_receipt(last, job, reply, record):
                 yield rendered
-            if failure is not None:
-                try:
-                    raise failure
-                finally:
-                    # The traceback refers to this frame, and this frame to the traceback: the cycle
-                    # would keep the job's memory until the next full garbage collection.
-                    del failure
             record.status = HTTPStatus.OK
 
     async def _render_whole(
         self, job: Job, reply: Answer[Any], record: JobRecord
     ) -> AsyncGenerator[Any, None]:
-        """Yield a response that is not streamed, as one chunk."""
         with self._open_stream(reply, record) as read:
             values: list[Any] = []
             while (pieces := await read()) is not None:
@@ -310,9 +285,6 @@ class Worker:
         """Yield a function that reads a response; cancel the response when the block or task ends.
 
         The engine's outputs are read by a schedule, or without one immediately.
-
-        Raises:
-            EngineBusy: The worker has its maximum number of such responses.
         """
 
         def source() -> AsyncGenerator[Piece[Any], None]:
@@ -358,28 +330,12 @@ class Worker:
             else:
                 task.add_done_callback(lambda _: self._file_slots.release())
 
-    def _refuse_large_pieces(self, pieces: list[Piece[Any]]) -> list[Piece[Any]]:
-        largest = max((piece.size for piece in pieces), default=0)
-        if largest > self._yield_limit:
-            raise AnswerTooLarge(
-                f"One event of the stream has {largest:,} bytes and a yield has at most "
-                f"{self._yield_limit:,}: ask for fewer log probabilities or a shorter answer."
-            )
-        return pieces
 
-
-def _has_list(value: Any) -> bool:
-    """Return whether the value of an input's key is a list, or an object with one."""
-    values = value.values() if isinstance(value, dict) else (value,)
-    return any(isinstance(item, list) for item in values)
-
-
-def _take_chunks(chunker: Chunker[Any]) -> Iterator[list[Any]]:
-    """Yield chunks of the remaining pieces."""
-    while chunk := chunker.take_chunk():
-        yield chunk
-
-
-def _failure_chunk(body: dict[str, Any]) -> dict[str, str]:
-    """Return the yield that fails a job, as text: the SDK would send a dict as Python's repr."""
-    return {"error": json.dumps(body, ensure_ascii=False)}
+def _has_list(payload: Any) -> bool:
+    """Return whether an input has a list of prompts, or long work with a list."""
+    values = map(payload.get, LONG_INPUT_KEYS) if isinstance(payload, dict) else ()
+    return any(
+        isinstance(item, list)
+        for value in values
+        for item in (value.values() if isinstance(value, dict) else (value,))
+    )

@@ -9,6 +9,7 @@ from support.engine.answers import EXACT, Consumer, PromptScriptsEngine
 from support.engine.scripted import HANG, ScriptedEngine, chat_job, raw_job, tokens, worker
 from support.engine.server import event
 from support.engine.yields import events_in, failure, split_stream_error, texts_in
+from support.metrics import watch_metrics
 from support.processes.background import poll_until
 
 from worker.errors import ShuttingDown
@@ -137,16 +138,17 @@ async def test_a_job_counts_as_running_until_its_generator_or_its_task_ends(
 ) -> None:
     with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
         job_worker = worker(engine)
+        running = watch_metrics("worker_jobs_running")
         generator = job_worker.handle({"id": "a", "input": payload})
-        assert job_worker.running_job_count == 0
+        assert running() == [0]
         await anext(generator)
         sdk = Consumer(job_worker, payload, "b")
         await sdk.post_started.wait()
-        assert (job_worker.running_job_count, engine.active_requests) == (2, ["a", "b"])
+        assert (running(), engine.active_requests) == ([2], ["a", "b"])
         await generator.aclose()
-        assert job_worker.running_job_count == 1
+        assert running() == [1]
         await poll_until(lambda: engine.aborted_requests == ["a"])
         await sdk.cancel()
-        assert job_worker.running_job_count == 0
+        assert running() == [0]
         await sdk.generator.aclose()
-        assert job_worker.running_job_count == 0, "counted down twice"
+        assert running() == [0], "counted down twice"
