@@ -57,6 +57,16 @@ def convert_messages(messages: Any, place: str = "messages") -> list[dict[str, A
     return [_convert_message(message, f"{place}.{i}") for i, message in enumerate(messages)]
 
 
+def add_system_prompt(
+    conversation: list[dict[str, Any]], system_prompt: str | None
+) -> list[dict[str, Any]]:
+    """Prepend SYSTEM_PROMPT, unless the conversation has a system or developer message."""
+    roles = {str(message.get("role")) for message in conversation}
+    if system_prompt is None or roles & {"system", "developer"}:
+        return conversation
+    return [{"role": "system", "content": system_prompt}, *conversation]
+
+
 def find_reasoning(message: Mapping[str, Any]) -> Any:
     """Return the reasoning in a message; None if it has none."""
     return next((message[key] for key in REASONING_KEYS if message.get(key) is not None), None)

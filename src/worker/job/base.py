@@ -97,13 +97,3 @@ def _field_names(model: type[BaseModel]) -> Iterator[str]:
         yield name
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from (f"{name}.{inner}" for inner in field.annotation.model_fields)
-
-
-def add_system_prompt(
-    conversation: list[dict[str, Any]], system_prompt: str | None
-) -> list[dict[str, Any]]:
-    """Prepend SYSTEM_PROMPT, unless the conversation has a system or developer message."""
-    roles = {str(message.get("role")) for message in conversation}
-    if system_prompt is None or roles & {"system", "developer"}:
-        return conversation
-    return [{"role": "system", "content": system_prompt}, *conversation]

@@ -2,12 +2,12 @@
 
 import contextlib
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Generic, TypeVar
 
-from worker.chunking import ONE_BY_ONE, PIECES_LIMIT_BYTES, ChunkPolicy, Piece
+from worker.chunking import ONE_BY_ONE, ChunkPolicy, Piece
 from worker.engine import Engine
 from worker.errors import EngineDead
 from worker.job import Job
@@ -124,21 +124,6 @@ def answer_with_file(make_parts: Callable[[], AsyncGenerator[Any, None]]) -> Ans
     )
 
 
-def json_size(value: Any) -> int:
-    """Return the size of a value as JSON in bytes, including the comma and space after it."""
-    return len(_encode_json(value).encode(errors="replace")) + 2
-
-
-def split_text(text: str) -> Iterator[str]:
-    """Split a text between characters into parts that fit a yield."""
-    if json_size(text) <= PIECES_LIMIT_BYTES:
-        yield text
-        return
-    middle = len(text) // 2
-    yield from split_text(text[:middle])
-    yield from split_text(text[middle:])
-
-
 async def retry_before_first_piece(
     engine: Engine, request_id: str, answer: Callable[[], AsyncGenerator[T, None]]
 ) -> AsyncGenerator[T, None]:
@@ -165,3 +150,8 @@ async def retry_before_first_piece(
             await engine.wait_for_recovery(request_id)
         else:
             return
+
+
+def json_size(value: Any) -> int:
+    """Return the size of a value as JSON in bytes, including the comma and space after it."""
+    return len(_encode_json(value).encode(errors="replace")) + 2

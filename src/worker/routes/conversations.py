@@ -1,24 +1,19 @@
-"""Prepares the conversations in requests' bodies: checks them and adds SYSTEM_PROMPT.
+"""Conversations in requests' bodies: checks them, converts them for vLLM, and adds SYSTEM_PROMPT.
 
 Each public function changes a body for the routes that name it in ``worker.routes.vllm.ROUTES``.
+Its arguments are the body, the job and SYSTEM_PROMPT. It raises ``InvalidInput`` with the path of a
+message, block or item in a form that vLLM does not read. Wrong types of other values are left to
+vLLM.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from worker.errors import InvalidInput
+from worker.errors import field_error
 from worker.job import OpenAIJob
-from worker.job.base import add_system_prompt
-from worker.messages import MEDIA_KEYS, convert_messages, media_url, require
-
-# Parameters of /v1/responses that need objects on OpenAI's servers, and the ends of their refusals.
-STORED_OBJECTS = {
-    "background": "responses that could be fetched later: leave it out",
-    "conversation": "conversations: send the earlier items in input",
-    "prompt": "prompts: send the text in instructions or input",
-}
+from worker.messages import MEDIA_KEYS, add_system_prompt, convert_messages, media_url, require
 
 
 def prepare_chat_messages(body: dict[str, Any], job: OpenAIJob, system_prompt: str | None) -> None:
@@ -26,9 +21,6 @@ def prepare_chat_messages(body: dict[str, Any], job: OpenAIJob, system_prompt: s
 
     A string becomes a message of the user. Messages without a role become the user's, too, if the
     caller wrote the route without /v1. A message that is continued starts no new turn.
-
-    Raises:
-        InvalidInput: The messages are no list, or one of them has no form that is known.
     """
     if "messages" not in body:
         return
@@ -43,11 +35,7 @@ def prepare_chat_messages(body: dict[str, Any], job: OpenAIJob, system_prompt: s
 
 
 def prepare_pooling_messages(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
-    """Convert conversations, in ``messages`` or in ``input``, for vLLM. SYSTEM_PROMPT is not added.
-
-    Raises:
-        InvalidInput: One of the messages has no form that is known.
-    """
+    """Convert conversations in ``messages`` or ``input``; SYSTEM_PROMPT is not added."""
     for key in body.keys() & {"messages", "input"}:
         match body[key]:
             case [dict(), *_] as messages:
@@ -56,90 +44,9 @@ def prepare_pooling_messages(body: dict[str, Any], _: OpenAIJob, system_prompt: 
                 body[key] = [convert_messages(m, f"{key}.{i}") for i, m in enumerate(conversations)]
 
 
-def prepare_anthropic_messages(
-    body: dict[str, Any], _: OpenAIJob, system_prompt: str | None
-) -> None:
-    """Convert the content blocks for vLLM, and set ``system`` unless the request has it.
-
-    Raises:
-        InvalidInput: A block has a type that vLLM does not read, or lacks its text.
-    """
-    convert_blocks(body)
-    if system_prompt is not None:
-        body.setdefault("system", system_prompt)
-
-
-def prepare_responses_input(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
-    """Set ``instructions`` to the system prompt, and convert ``input`` for vLLM.
-
-    The instructions are not set if the request has them or its input has a system message.
-
-    Raises:
-        InvalidInput: The input is neither a string nor a list, or contains a file; the tools are
-            not a list; or the request needs an object that OpenAI's servers store.
-    """
-    for name, message in STORED_OBJECTS.items():
-        if body.get(name):
-            raise InvalidInput(f"{name}: this worker stores no {message}", param=name)
-    require(list, "tools", body.get("tools", []))
-    items = body.get("input", "")
-    if not isinstance(items, str | list):
-        raise InvalidInput("input: Input should be a valid string or list", param="input")
-    if isinstance(items, list):
-        body["input"] = [_simplify_item(item) for item in items]
-    if system_prompt is not None and not _has_system_message(items):
-        body.setdefault("instructions", system_prompt)
-
-
-def _simplify_item(item: Any) -> Any:
-    """Join text parts of earlier answers and tool output (vLLM reads only one); refuse files.
-
-    The arguments of a call may be an object.
-    """
-    if not isinstance(item, dict):
-        return item
-    if item.get("type") == "function_call" and isinstance(item.get("arguments"), dict):
-        return {**item, "arguments": json.dumps(item["arguments"], ensure_ascii=False)}
-    if item.get("type") == "reasoning":
-        return {**item, **dict(_joined_parts_of_reasoning(item))}
-    for parts in (item.get("content"), item.get("output")):
-        if isinstance(parts, list) and any(_has_type(part, "input_file") for part in parts):
-            raise InvalidInput(
-                "input: this worker accepts no files: send their text", param="input"
-            )
-    if item.get("type") == "function_call_output" and _has_only_text(item.get("output")):
-        return {**item, "output": _join_text(item["output"])}
-    if item.get("role") == "assistant" and _has_only_text(item.get("content")):
-        part = {"type": "output_text", "text": _join_text(item["content"]), "annotations": []}
-        return {**item, "content": [part]}
-    return item
-
-
-def _joined_parts_of_reasoning(item: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    for key, type_ in (("content", "reasoning_text"), ("summary", "summary_text")):
-        parts = item.get(key)
-        if isinstance(parts, list) and len(parts) > 1 and all(_has_type(p, type_) for p in parts):
-            yield key, [{"type": type_, "text": "\n".join(str(part.get("text")) for part in parts)}]
-
-
-def _has_system_message(items: Any) -> bool:
-    """Return whether an input contains a system or developer message."""
-    messages = [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-    return any(message.get("role") in ("system", "developer") for message in messages)
-
-
-def _has_only_text(parts: Any) -> bool:
-    types = ("input_text", "output_text", "refusal")
-    return isinstance(parts, list) and all(_has_type(part, *types) for part in parts)
-
-
-def _has_type(part: Any, *types: str) -> bool:
-    return isinstance(part, dict) and part.get("type") in types
-
-
-def _join_text(parts: list[dict[str, Any]]) -> str:
-    return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)
-
+# Content blocks of Anthropic's API. vLLM silently ignores blocks of some types, and parts of a
+# tool's result that are neither text nor images. Their text becomes text blocks here, and blocks
+# without text are refused by their place.
 
 Block = dict[str, Any]
 
@@ -157,64 +64,49 @@ READ_TYPES = {
 FAILED = "Error"
 
 
-def convert_blocks(body: dict[str, Any]) -> None:
-    """Convert the blocks of a body's ``system`` and ``messages`` for vLLM, in the body.
-
-    Raises:
-        InvalidInput: A block has a type that vLLM does not read in its place, or lacks its text.
-            Wrong types of other values are left to vLLM.
-    """
+def prepare_anthropic_messages(
+    body: dict[str, Any], _: OpenAIJob, system_prompt: str | None
+) -> None:
+    """Convert the blocks of ``system`` and ``messages``, and set ``system`` if it is absent."""
     if isinstance(body.get("system"), list):
-        body["system"] = _convert_list(body["system"], "system", "system prompt")
-    messages = body.get("messages")
-    if isinstance(messages, list):
-        body["messages"] = [
-            _convert_message(message, f"messages.{i}") for i, message in enumerate(messages)
-        ]
+        body["system"] = [*_convert_blocks(body["system"], "system", "system prompt")]
+    if isinstance(body.get("messages"), list):
+        body["messages"] = body["messages"].copy()
+        for i, message in enumerate(body["messages"]):
+            match message:
+                case {"role": str(role), "content": [*blocks]} if role in READ_TYPES:
+                    content = [*_convert_blocks(blocks, f"messages.{i}.content", role)]
+                    body["messages"][i] = {**message, "content": content}
+    if system_prompt is not None:
+        body.setdefault("system", system_prompt)
 
 
-def _convert_message(message: Any, place: str) -> Any:
-    if not isinstance(message, dict) or not isinstance(message.get("content"), list):
-        return message
-    role = message.get("role")
-    if not isinstance(role, str) or role not in READ_TYPES:
-        return message
-    return {**message, "content": _convert_list(message["content"], f"{place}.content", role)}
-
-
-def _convert_list(blocks: list[Any], place: str, where: str) -> list[Block]:
-    return [
-        converted
-        for i, block in enumerate(blocks)
-        for converted in _convert_block(block, f"{place}.{i}", where)
-    ]
-
-
-def _convert_block(value: Any, place: str, where: str) -> Iterator[Block]:
-    block = require(dict, place, value)
-    type_ = block.get("type")
-    convert = CONVERTERS.get(type_) if isinstance(type_, str) else None
-    for converted in convert(block, place) if convert else [block]:
-        if converted.get("type") not in READ_TYPES[where]:
-            types = ", ".join((*READ_TYPES[where], *CONVERTED_TYPES))
-            message = f"{place}.type: Input should be one of {types}"
-            raise InvalidInput(message, param=f"{place}.type")
-        if converted["type"] == "text":
-            require(str, f"{place}.text", converted.get("text"))
-        yield converted
+def _convert_blocks(blocks: list[Any], place: str, where: str) -> Iterator[Block]:
+    for i, value in enumerate(blocks):
+        block_place = f"{place}.{i}"
+        block = require(dict, block_place, value)
+        type_ = block.get("type")
+        convert = CONVERTERS.get(type_) if isinstance(type_, str) else None
+        for converted in convert(block, block_place) if convert else [block]:
+            if converted.get("type") not in READ_TYPES[where]:
+                types = ", ".join((*READ_TYPES[where], *CONVERTED_TYPES))
+                raise field_error(f"{block_place}.type", f"Input should be one of {types}")
+            if converted["type"] == "text":
+                require(str, f"{block_place}.text", converted.get("text"))
+            yield converted
 
 
 def _convert_tool_result(block: Block, place: str) -> Iterator[Block]:
     content = block.get("content")
     if isinstance(content, list):
-        content = _convert_list(content, f"{place}.content", "tool_result")
+        content = [*_convert_blocks(content, f"{place}.content", "tool_result")]
     if block.get("is_error") and not content:
         content = FAILED
     yield {**block, "content": content}
 
 
-def _convert_tool_use(block: Block, place: str) -> Iterator[Block]:
-    """Make the input of a call an object; a model may have written another value."""
+def _convert_tool_use(block: Block, _: str) -> Iterator[Block]:
+    # The input has to be an object, and a model may have written another value.
     written = block.get("input")
     if not isinstance(written, dict):
         written = {"input": written} if written else {}
@@ -222,8 +114,16 @@ def _convert_tool_use(block: Block, place: str) -> Iterator[Block]:
 
 
 def _convert_search_result(block: Block, place: str) -> Iterator[Block]:
-    heads = [block.get(key) for key in ("title", "source")]
-    yield _text_block([*heads, *_texts(block.get("content"), f"{place}.content")])
+    texts = [block.get("title"), block.get("source")]
+    content = block.get("content")
+    if isinstance(content, str):
+        texts.append(content)
+    else:
+        for i, part in enumerate(require(list, f"{place}.content", content)):
+            part_place = f"{place}.content.{i}"
+            text = require(dict, part_place, part).get("text")
+            texts.append(require(str, f"{part_place}.text", text))
+    yield _text_block(texts)
 
 
 def _convert_document(block: Block, place: str) -> Iterator[Block]:
@@ -239,11 +139,10 @@ def _convert_document(block: Block, place: str) -> Iterator[Block]:
                 yield _text_block(heads)
             content = source.get("content")
             items = content if isinstance(content, list) else [content]
-            yield from _convert_list(items, f"{place}.source.content", "tool_result")
+            yield from _convert_blocks(items, f"{place}.source.content", "tool_result")
         case _:
-            field = f"{place}.source.type"
             message = "this worker reads no files such as PDFs: send the text, as text or content"
-            raise InvalidInput(f"{field}: {message}", param=field)
+            raise field_error(f"{place}.source.type", message)
 
 
 def _convert_tool_reference(block: Block, place: str) -> Iterator[Block]:
@@ -286,10 +185,68 @@ def _text_block(texts: list[Any]) -> Block:
     return {"type": "text", "text": "\n".join(str(text) for text in texts if text)}
 
 
-def _texts(content: Any, place: str) -> Iterator[str]:
-    if isinstance(content, str):
-        yield content
-        return
-    require(list, place, content)
-    for i, block in enumerate(content):
-        yield require(str, f"{place}.{i}.text", require(dict, f"{place}.{i}", block).get("text"))
+# Items of OpenAI's Responses API.
+
+# Parameters of /v1/responses that need objects on OpenAI's servers, and the ends of their refusals.
+STORED_OBJECTS = {
+    "background": "responses that could be fetched later: leave it out",
+    "conversation": "conversations: send the earlier items in input",
+    "prompt": "prompts: send the text in instructions or input",
+}
+TEXT_TYPES = ("input_text", "output_text", "refusal")
+
+
+def prepare_responses_input(body: dict[str, Any], _: OpenAIJob, system_prompt: str | None) -> None:
+    """Convert ``input``, and set ``instructions`` unless the request has a system message.
+
+    Parameters that need objects on OpenAI's servers are refused, and so are files.
+    """
+    for name, message in STORED_OBJECTS.items():
+        if body.get(name):
+            raise field_error(name, f"this worker stores no {message}")
+    require(list, "tools", body.get("tools", []))
+    items = body.get("input", "")
+    if not isinstance(items, str | list):
+        raise field_error("input", "Input should be a valid string or list")
+    has_system_message = False
+    if isinstance(items, list):
+        objects = [item for item in items if isinstance(item, dict)]
+        has_system_message = any(item.get("role") in ("system", "developer") for item in objects)
+        body["input"] = [_simplify_item(i) if isinstance(i, dict) else i for i in items]
+    if system_prompt is not None and not has_system_message:
+        body.setdefault("instructions", system_prompt)
+
+
+def _simplify_item(item: dict[str, Any]) -> dict[str, Any]:
+    """Join text parts of earlier answers and tool output (vLLM reads only one); refuse files."""
+    match item.get("type"):
+        case "function_call" if isinstance(item.get("arguments"), dict):
+            return {**item, "arguments": json.dumps(item["arguments"], ensure_ascii=False)}
+        case "reasoning":
+            item = dict(item)
+            for key, type_ in (("content", "reasoning_text"), ("summary", "summary_text")):
+                if _has_only(item.get(key), [type_]) and len(item[key]) > 1:
+                    text = "\n".join(str(part.get("text")) for part in item[key])
+                    item[key] = [{"type": type_, "text": text}]
+            return item
+    for parts in (item.get("content"), item.get("output")):
+        for part in parts if isinstance(parts, list) else ():
+            if isinstance(part, dict) and part.get("type") == "input_file":
+                raise field_error("input", "this worker accepts no files: send their text")
+    if item.get("type") == "function_call_output" and _has_only(item.get("output"), TEXT_TYPES):
+        return {**item, "output": _join_text(item["output"])}
+    if item.get("role") == "assistant" and _has_only(item.get("content"), TEXT_TYPES):
+        part = {"type": "output_text", "text": _join_text(item["content"]), "annotations": []}
+        return {**item, "content": [part]}
+    return item
+
+
+def _has_only(parts: Any, types: Sequence[str]) -> bool:
+    """Return whether a value is a list of parts of these types."""
+    return isinstance(parts, list) and all(
+        isinstance(part, dict) and part.get("type") in types for part in parts
+    )
+
+
+def _join_text(parts: list[dict[str, Any]]) -> str:
+    return "".join(str(part.get("text") or part.get("refusal") or "") for part in parts)

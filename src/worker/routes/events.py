@@ -131,19 +131,13 @@ def format_event(data: Any, prefix: str = "") -> str:
     return f"{prefix}{DATA_PREFIX}{content}\n\n"
 
 
-def _make_openai_error_events(body: dict[str, Any]) -> list[str]:
-    return [format_event(body), DONE_EVENT]
-
-
 def _make_responses_error_events(body: dict[str, Any]) -> list[str]:
     details = {key: body["error"][key] for key in ("code", "message", "param")}
     return [format_event({"type": "error", **details, **body}, "event: error\n")]
 
 
-def _make_anthropic_error_events(body: dict[str, Any]) -> list[str]:
-    return [format_event(body, "event: error\n")]
-
-
-OPENAI_ERRORS = ErrorFormat(_make_openai_error_events, closing_event=DONE_EVENT)
+OPENAI_ERRORS = ErrorFormat(lambda body: [format_event(body), DONE_EVENT], closing_event=DONE_EVENT)
 RESPONSES_ERRORS = ErrorFormat(_make_responses_error_events)
-ANTHROPIC_ERRORS = ErrorFormat(_make_anthropic_error_events, keys={"type": "error"})
+ANTHROPIC_ERRORS = ErrorFormat(
+    lambda body: [format_event(body, "event: error\n")], keys={"type": "error"}
+)

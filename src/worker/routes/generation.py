@@ -1,6 +1,7 @@
-"""Answers with one generation of the engine, for a prompt or a conversation.
+"""Answers that the engine generates without vLLM's server: to a prompt, or to a list of prompts.
 
-Raw jobs and LLM Engine's completion routes return such answers.
+Raw jobs and LLM Engine's completion routes return such answers. Each item of a list is a separate
+request, and many run concurrently.
 """
 
 import asyncio
@@ -18,7 +19,6 @@ from worker.errors import (
     AnswerTooLarge,
     EngineDead,
     EngineSuspended,
-    RequestError,
     WorkerError,
     hide_defects,
 )
@@ -32,6 +32,15 @@ from worker.validation import SAMPLING_PARAMS
 
 # Fields that are split if a delta is too large for a yield, the fields of a tuple at one index.
 SPLIT_FIELDS = (("text",), ("logprobs", "token_ids"), ("prompt_logprobs",))
+
+# Minimum number of prompts in a list that reports its progress by default.
+MIN_ITEMS_FOR_PROGRESS = 100
+
+# Policy that fills a yield with as many results as fit.
+FULL_CHUNKS = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
+
+# The index of an item in the list, and its result.
+IndexedResult = tuple[int, dict[str, Any]]
 
 
 class AnswerFormatter(Protocol):
@@ -78,7 +87,7 @@ def make_answer(
             async for delta in deltas:
                 output_tokens += delta.tokens
                 usage.prompt_tokens, usage.output_tokens = delta.prompt_tokens, output_tokens
-                usage.is_truncated |= is_cut_by_default(job, delta)
+                usage.is_truncated |= _is_cut_by_default(job, delta)
                 for piece in _split_delta(delta, max_piece_bytes if job.is_streamed else math.inf):
                     yield piece
 
@@ -91,7 +100,7 @@ def make_answer(
     )
 
 
-def is_cut_by_default(job: RawJob, delta: Delta) -> bool:
+def _is_cut_by_default(job: RawJob, delta: Delta) -> bool:
     """Return whether a choice ended at the default length because the job has no ``max_tokens``."""
     return delta.finish_reason == "length" and "max_tokens" not in job.sampling_params.vllm_params
 
@@ -120,16 +129,6 @@ def _split_delta(delta: Delta, max_bytes: float) -> Iterator[Piece[Delta]]:
     second_half = replace(delta, **{name: part[middle:] for name, part in largest.items()})
     yield from _split_delta(first_half, max_bytes)
     yield from _split_delta(second_half, max_bytes)
-
-
-# Minimum number of prompts in a list that reports its progress by default.
-MIN_ITEMS_FOR_PROGRESS = 100
-
-# Policy that fills a yield with as many results as fit.
-FULL_CHUNKS = ChunkPolicy(largest=10**9, smallest=10**9, growth=1, max_delay=0)
-
-# The index of an item in the list, and its result.
-IndexedResult = tuple[int, dict[str, Any]]
 
 
 class ChoiceLimiter:
@@ -177,14 +176,42 @@ def make_list_answer(
     progress = Progress(done=0, total=total)
     usage = Usage()
 
+    async def generate_item(item: RawJob, id: str) -> dict[str, Any]:
+        body = item.body_to_check
+        if item.sampling_params is job.shared.sampling_params:
+            # Shared parameters have been checked above.
+            body = {key: value for key, value in body.items() if key in RAW_SHAPE.text_keys}
+        check_request(body, RAW_SHAPE, settings, SAMPLING_PARAMS)
+        formatter = make_formatter(item, id)
+        generate = partial(engine.generate, item, id, in_list=True)
+        async with contextlib.aclosing(retry_before_first_piece(engine, id, generate)) as deltas:
+            choices = [delta async for delta in deltas]
+        usage.add(choices[-1].prompt_tokens, sum(choice.tokens for choice in choices))
+        usage.is_truncated |= any(_is_cut_by_default(item, choice) for choice in choices)
+        return formatter.format_item(choices)
+
     async def answer_item(index: int, slots: ChoiceLimiter) -> Piece[IndexedResult]:
-        item = job.items[index]
-        choices = item.sampling_params.num_candidates if isinstance(item, RawJob) else 1
-        async with slots.acquire(choices):
-            checked_item = _item_or_limit_error(item, job.shared, settings)
-            result, size = await _make_result(
-                checked_item, f"{request_id}-{index}", engine, usage, make_formatter
+        item, id = job.items[index], f"{request_id}-{index}"
+        async with slots.acquire(
+            item.sampling_params.num_candidates if isinstance(item, RawJob) else 1
+        ):
+            try:
+                with hide_defects(id):
+                    if isinstance(item, WorkerError):
+                        raise item
+                    result = await generate_item(item, id)
+            except (EngineSuspended, EngineDead):
+                # The whole job fails, since another worker can answer all of it.
+                raise
+            except WorkerError as error:
+                result = error.body(id)
+        if (size := json_size(result)) > PIECES_LIMIT_BYTES:
+            message = (
+                f"This result has {size:,} bytes and a yield has at most {PIECES_LIMIT_BYTES:,}: "
+                "ask for fewer tokens or log probabilities."
             )
+            result = AnswerTooLarge(message).body(id)
+            size = json_size(result)
         progress.update(done=progress.values["done"] + 1)
         return Piece((index, result), weight=1, size=size)
 
@@ -212,64 +239,7 @@ def make_list_answer(
     )
 
 
-def _item_or_limit_error(
-    item: RawJob | WorkerError, shared: RawJob, settings: Settings
-) -> RawJob | WorkerError:
-    """Return an item, or an error if its text or its own (not shared) parameters exceed a limit."""
-    if not isinstance(item, RawJob):
-        return item
-    body = item.body_to_check
-    if item.sampling_params is shared.sampling_params:
-        body = {key: value for key, value in body.items() if key in RAW_SHAPE.text_keys}
-    try:
-        check_request(body, RAW_SHAPE, settings, SAMPLING_PARAMS)
-    except RequestError as error:
-        return error
-    return item
-
-
-async def _make_result(
-    item: RawJob | WorkerError, id: str, engine: Engine, usage: Usage, make_formatter: MakeFormatter
-) -> tuple[dict[str, Any], int]:
-    """Return the result of one item or the body of its error, and the size in bytes as JSON.
-
-    Raises:
-        EngineSuspended, EngineDead: The whole job fails, since another worker can answer all of it.
-    """
-    try:
-        with hide_defects(id):
-            result = await _generate_result(item, id, engine, usage, make_formatter)
-    except (EngineSuspended, EngineDead):
-        raise
-    except WorkerError as error:
-        result = error.body(id)
-    if (size := json_size(result)) > PIECES_LIMIT_BYTES:
-        message = (
-            f"This result has {size:,} bytes and a yield has at most {PIECES_LIMIT_BYTES:,}: "
-            "ask for fewer tokens or log probabilities."
-        )
-        result = AnswerTooLarge(message).body(id)
-        size = json_size(result)
-    return result, size
-
-
-async def _generate_result(
-    item: RawJob | WorkerError, id: str, engine: Engine, usage: Usage, make_formatter: MakeFormatter
-) -> dict[str, Any]:
-    if isinstance(item, WorkerError):
-        raise item
-    formatter = make_formatter(item, id)
-    generate = partial(engine.generate, item, id, in_list=True)
-    attempts = retry_before_first_piece(engine, id, generate)
-    async with contextlib.aclosing(attempts) as deltas:
-        choices = [delta async for delta in deltas]
-    usage.add(choices[-1].prompt_tokens, sum(choice.tokens for choice in choices))
-    usage.is_truncated |= any(is_cut_by_default(item, choice) for choice in choices)
-    return formatter.format_item(choices)
-
-
 def _render_item(results: list[IndexedResult]) -> dict[str, Any]:
-    """Return one yield with a result, or an empty one."""
     if not results:
         return {}
     ((index, result),) = results

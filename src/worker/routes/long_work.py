@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from worker.batches.record import Batch
-from worker.errors import InvalidInput, OnOtherVolume
+from worker.errors import OnOtherVolume, field_error
 from worker.job.fine_tune import CreateFineTune
 from worker.job.openai import OpenAIJob
 from worker.long_work.records import WorkReference
@@ -58,19 +58,18 @@ def check_batch_route(endpoint: str, resources: Resources) -> None:
     """Check that batches can use a route, that it is enabled, and that a served model supports it.
 
     Raises:
-        InvalidInput: Batches can't use the route, it is disabled, or no served model supports it.
+        InvalidInput: The check fails.
     """
     if endpoint not in BATCH_PATHS:
-        raise InvalidInput(f"endpoint: one of {', '.join(BATCH_PATHS)}", param="endpoint")
+        raise field_error("endpoint", f"one of {', '.join(BATCH_PATHS)}")
     # vLLM's server has some routes of batches without /v1.
     paths = (endpoint, OpenAIJob(route=endpoint).path)
     if not resources.settings.disabled.isdisjoint(f"POST {path}" for path in paths):
-        raise InvalidInput("endpoint: DISABLED_ROUTES disables this route", param="endpoint")
+        raise field_error("endpoint", "DISABLED_ROUTES disables this route")
     engines = resources.engines
     if not any(engine.body_keys(path) is not None for engine in engines for path in paths):
         names = ", ".join(base.model.names[0] for base in engines.base_models)
-        message = f"endpoint: {names} can't answer this route"
-        raise InvalidInput(message, param="endpoint")
+        raise field_error("endpoint", f"{names} can't answer this route")
 
 
 async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The models that callers can name: the model of each engine and its adapters."""
+"""The models that callers can name: the model of each engine, its adapters, and their abilities."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,19 +14,14 @@ from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
 
 
 async def list_usable_cards(request: RouteRequest) -> list[dict[str, Any]]:
-    """Return the cards of the models that can answer.
-
-    Raises:
-        EngineDead: No engine is alive.
-    """
     return [card for _, card in await list_cards(request) if "problem" not in card]
 
 
 async def list_cards(request: RouteRequest) -> list[tuple[BaseModelHandle, dict[str, Any]]]:
     """Return the cards of all models, each with the engine of its base model.
 
-    A card is OpenAI's object that describes a model. The card of an adapter that can't be loaded
-    has the reason under ``problem``.
+    A card is OpenAI's object that describes a model. Adapters have cards whether they are loaded or
+    not. The card of one that can't be loaded has the reason under ``problem``.
 
     Raises:
         EngineDead: No engine is alive.
@@ -35,11 +30,20 @@ async def list_cards(request: RouteRequest) -> list[tuple[BaseModelHandle, dict[
     bases = [base for base in request.engines.base_models if not base.is_dead]
     if not bases:
         raise EngineDead
-    return [
-        (base, card)
-        for base in bases
-        for card in await _base_and_adapter_cards(base, request.request_id)
-    ]
+    all_cards: list[tuple[BaseModelHandle, dict[str, Any]]] = []
+    for base in bases:
+        # The path of an adapter is removed, since callers must not see it.
+        cards = [
+            {**card, "root": card["id"]} if card["parent"] else card
+            for card in await base.model_cards(request.request_id)
+        ]
+        base_card, loaded = cards[0], {card["id"] for card in cards}
+        for name, reason in (await base.adapter_problems_on_volume()).items():
+            if name not in loaded:
+                card = {**base_card, "id": name, "root": name, "parent": base_card["id"]}
+                cards.append(card | ({"problem": reason} if reason else {}))
+        all_cards += [(base, card) for card in cards]
+    return all_cards
 
 
 async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, dict[str, Any]]:
@@ -60,7 +64,7 @@ async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, 
         usable = (card["id"] for _, card in all_cards if "problem" not in card)
         message = f"There is no model {name!r}; {unknown_model_advice(name, usable)}"
         message += location.adapters_note
-        if serves_adapters(request):
+        if _serves_adapters(request):
             root = adapters.adapters_directory(request.settings.base_path)
             message += await asyncio.to_thread(adapters.explain_missing_adapter, root, name)
         raise UnknownRoute(message)
@@ -73,7 +77,6 @@ async def delete_adapter(request: RouteRequest, name: str) -> None:
     Raises:
         UnknownRoute: There is no model or adapter of this name.
         InvalidInput: The name is a base model's or one of LORA_MODULES, or deleting is refused.
-        VolumeError: The volume can't be written to.
     """
     base, card = await find_card(request, name)
     await check_on_volume(base, card, "be deleted")
@@ -107,31 +110,13 @@ async def check_on_volume(base: BaseModelHandle, card: dict[str, Any], action: s
 
 def adapters_location(request: RouteRequest) -> VolumeLocation:
     """Return the volume of the adapters; an unknown one if no model of the worker serves any."""
-    if not serves_adapters(request):
+    if not _serves_adapters(request):
         return UNKNOWN_LOCATION
     return VolumeLocation.from_settings(request.settings)
 
 
-def serves_adapters(request: RouteRequest) -> bool:
-    """Return whether any model of the worker can have adapters."""
+def _serves_adapters(request: RouteRequest) -> bool:
     return any(base.model.max_lora_rank is not None for base in request.engines.base_models)
-
-
-async def _base_and_adapter_cards(base: BaseModelHandle, request_id: str) -> list[dict[str, Any]]:
-    """Return the cards of a base model and of all its adapters, whether loaded or not."""
-    # The path of an adapter is removed, since callers must not see it.
-    cards = [
-        {**card, "root": card["id"]} if card["parent"] else card
-        for card in await base.model_cards(request_id)
-    ]
-    base_card, names = cards[0], {card["id"] for card in cards}
-    for name, reason in (await base.adapter_problems_on_volume()).items():
-        if name not in names:
-            extra = {"problem": reason} if reason else {}
-            cards.append(
-                {**base_card, "id": name, "root": name, "parent": base_card["id"], **extra}
-            )
-    return cards
 
 
 # Verbs for a model, by vLLM's name of a task that it supports. The first match is used. Models

@@ -111,9 +111,6 @@ class Resources:
         ``run_state`` is "running" while a worker runs it, "queued" while it waits for its turn at a
         worker or its job is on its way, "waiting" if no worker runs it, and null if none should.
         ``run_with`` is there if the caller has to send the job.
-
-        Raises:
-            VolumeError: The volume fails.
         """
         if work.has_ended() or work.stop_reason() == PAUSED:
             return {"run_state": None}
@@ -153,7 +150,7 @@ class Resources:
         has_started = start_work is not None and all([await start_work(work) for _ in range(jobs)])
         return {} if has_started else work.run_with_field
 
-    @property
+    @cached_property
     def training_setup(self) -> "TrainingSetup":
         """The setup for training adapters.
 
@@ -161,10 +158,6 @@ class Resources:
             InvalidInput: This worker does not train.
         """
         self.check_training_enabled()
-        return self._training_setup
-
-    @cached_property
-    def _training_setup(self) -> "TrainingSetup":
         from worker.fine_tunes.training_setup import TrainingSetup  # noqa: PLC0415 - only for trainings
 
         return TrainingSetup(
@@ -176,11 +169,7 @@ class Resources:
         )
 
     def check_training_enabled(self) -> None:
-        """Check that this worker trains adapters.
-
-        Raises:
-            InvalidInput: This worker does not train.
-        """
+        """Raise ``InvalidInput`` unless this worker trains adapters."""
         if self._training_mode == "off":
             raise InvalidInput(TRAINING_OFF)
 

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from worker.errors import InvalidInput
-from worker.routes.conversations import convert_blocks
+from worker.job import OpenAIJob
+from worker.routes.conversations import prepare_anthropic_messages
 
 URL = "data:image/png;base64,AAAA"
 SOURCE = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
@@ -33,11 +34,15 @@ def tool_result(content: Any, **keys: Any) -> dict[str, Any]:
     return {"type": "tool_result", "tool_use_id": "toolu_1", "content": content, **keys}
 
 
+def prepare(body: dict[str, Any]) -> None:
+    prepare_anthropic_messages(body, OpenAIJob(route="/v1/messages", body=body), None)
+
+
 def convert(content: Any, role: str = "user") -> Any:
     body = {"messages": [{"role": role, "content": content}]}
     before = copy.deepcopy(body)
     sent = dict(body)
-    convert_blocks(sent)
+    prepare(sent)
     assert body == before
     return sent["messages"][0]["content"]
 
@@ -111,11 +116,11 @@ def test_a_failed_tool_has_a_result() -> None:
 
 def test_the_system_prompt_is_text() -> None:
     body: dict[str, Any] = {"system": [text("a"), SEARCH_RESULT]}
-    convert_blocks(body)
+    prepare(body)
     assert [block["type"] for block in body["system"]] == ["text", "text"]
     for wrong in (IMAGE, {"type": "thinking", "thinking": "a"}):
         with pytest.raises(InvalidInput) as caught:
-            convert_blocks({"system": [text("a"), wrong]})
+            prepare({"system": [text("a"), wrong]})
         assert caught.value.param == "system.1.type"
 
 
@@ -171,7 +176,7 @@ def test_other_values_are_left_to_vllm() -> None:
         {"messages": [5, {"content": 5}, {"role": [], "content": []}]},
     ):
         sent: dict[str, Any] = dict(body)
-        convert_blocks(sent)
+        prepare(sent)
         assert sent == body
 
 

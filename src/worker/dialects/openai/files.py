@@ -6,18 +6,19 @@ Over HTTP, ``worker.serve`` accepts uploads as forms and returns contents as byt
 import asyncio
 import base64
 import contextlib
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Iterator
 from functools import partial
 from typing import Annotated, Any
 
 from pydantic import Field
 
+from worker.chunking import PIECES_LIMIT_BYTES
 from worker.dialects.openai.listing import PageQuery, make_list_object
 from worker.errors import AnswerTooLarge, InvalidInput
 from worker.files import FILE_PREFIX, Files, StoredFile
 from worker.files.storage import DEFAULT_PURPOSE, Purpose
 from worker.job.batch import ExpiresAfter
-from worker.routes.answer import split_text
+from worker.routes.answer import json_size
 from worker.routes.kinds import input_file_ids_in_use
 from worker.routes.route import RouteRequest
 from worker.validation import QueryModel, StrictModel, Text, name_field_in_errors
@@ -175,8 +176,18 @@ def _read_content_parts(request: RouteRequest) -> list[Any]:
         )
     data = path.read_bytes()
     with contextlib.suppress(UnicodeDecodeError):
-        return [*split_text(data.decode())]
+        return [*_split_text(data.decode())]
     return _make_base64_parts(data)
+
+
+def _split_text(text: str) -> Iterator[str]:
+    """Split a text between characters into parts that fit a yield."""
+    if json_size(text) <= PIECES_LIMIT_BYTES:
+        yield text
+        return
+    middle = len(text) // 2
+    yield from _split_text(text[:middle])
+    yield from _split_text(text[middle:])
 
 
 def _make_base64_parts(data: bytes) -> list[Any]:

@@ -26,7 +26,7 @@ from worker.engine.seam.translation import raise_for_error_response, translate_e
 from worker.engine.start import Start
 from worker.engine.start.checks import check_token_ids, convert_first_request_refusals
 from worker.errors import StartFailed
-from worker.job.base import add_system_prompt
+from worker.messages import add_system_prompt
 from worker.store import Artifact, disk
 
 # Load formats whose loader is vLLM's default one.

@@ -12,9 +12,9 @@ from worker.engine.seam.protocols import Client, EngineInput
 from worker.engine.seam.translation import raise_for_error_response, translate_errors
 from worker.errors import InvalidInput
 from worker.job import RawJob
-from worker.job.base import add_system_prompt
 from worker.limits.bodies import RAW_SHAPE
 from worker.media.loader import MediaLoader
+from worker.messages import add_system_prompt
 
 NO_TOKENIZER = (
     "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "
