@@ -1,4 +1,18 @@
-"""Parses jobs' inputs, and answers each job in its dialect: raw, OpenAI's or LLM Engine's."""
+"""Parses jobs' inputs, and answers each job in its dialect: raw, OpenAI's or LLM Engine's.
+
+``parse_input`` finds the class of a job's input (``worker.job``) by its keys, and validates it.
+``make_answer`` then finds the code that answers it:
+
+- A request to a route goes to ``table``, which has all ``ROUTES``. Requests for vLLM's server are
+  forwarded to it (``openai.forward``); ``openai`` and ``llm_engine`` answer the others.
+- A prompt or a list of prompts goes to ``worker.routes.generation``, with the formatter of its
+  format: ``raw.RawFormatter`` or LLM Engine's.
+- Long work goes to ``batch_jobs`` or ``fine_tune_jobs``. Each line of a batch is a request to a
+  route, and goes to ``table``, too.
+
+The result is an ``Answer``, which is not started. A request is refused by the class of its input,
+then by the table of routes, and at last by the table of limits (``worker.limits``).
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +21,7 @@ from worker.dialects import batch_jobs, table
 from worker.dialects.llm_engine import batch_output, completions
 from worker.dialects.raw import RawFormatter
 from worker.dialects.table import RequestDescription
-from worker.errors import InvalidInput, UnknownRoute
+from worker.errors import InvalidInput, UnknownRoute, field_error
 from worker.job import (
     JOB_TYPES,
     AnyJob,
@@ -70,23 +84,18 @@ def parse_input(payload: Any, max_megabytes: float = DEFAULT_MEGABYTES) -> AnyJo
         values = convert(values)
     job_type = next((cls for cls in JOB_TYPES if cls.marker_keys & values.keys()), None)
     if job_type is None:
-        raise _unknown_form_error(values)
+        # The error suggests a key that is similar to one of the input's, or lists all forms.
+        markers = [marker for cls in JOB_TYPES for marker in cls.marker_keys]
+        known = {name for cls in JOB_TYPES for name in (*cls.model_fields, *cls.aliases.values())}
+        for key in list(values)[:MAX_MISTAKES]:
+            if key not in known and find_similar_names(key, markers):
+                raise InvalidInput(unknown_key_message(key, markers), param=key)
+        raise InvalidInput(
+            f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"
+        )
     if job_type in {RawJob, PromptListJob} and values.get("format", "raw") not in list(FORMATTERS):
-        message = f"format: Input should be {' or '.join(map(repr, FORMATTERS))}"
-        raise InvalidInput(message, param="format")
+        raise field_error("format", f"Input should be {' or '.join(map(repr, FORMATTERS))}")
     return job_type.from_input(values)
-
-
-def _unknown_form_error(values: dict[str, Any]) -> InvalidInput:
-    """Return an error that suggests a key similar to one of the input's, or lists all forms."""
-    markers = [marker for cls in JOB_TYPES for marker in cls.marker_keys]
-    known = {name for cls in JOB_TYPES for name in (*cls.model_fields, *cls.aliases.values())}
-    for key in list(values)[:MAX_MISTAKES]:
-        if key not in known and find_similar_names(key, markers):
-            return InvalidInput(unknown_key_message(key, markers), param=key)
-    return InvalidInput(
-        f"The input has none of the forms that this worker accepts; {ACCEPTED_INPUTS}"
-    )
 
 
 def make_answer(

@@ -35,9 +35,6 @@ def make_answer(
     ``time_limit`` seconds. At the limit, another job is started to continue the batch; if that
     fails, the answer contains that job's input (``run_with``). The id of a new batch is derived
     from ``request_id``, so that a retried job continues the same batch.
-
-    Raises:
-        RequestError: The worker has no engine, or no model can answer the batch's route.
     """
     spec, batches = job.batch, resources.batches
     if not resources.engines.has_engine:
@@ -48,21 +45,22 @@ def make_answer(
     usage = Usage()
 
     async def run_and_describe() -> dict[str, Any]:
-        try:
-            batch, other_jobs = await asyncio.to_thread(
-                _find_or_create_batch, job, request_id, resources
-            )
-        except OnOtherVolume as error:
-            if spec.id is None:
-                raise
-            work = WorkReference(job.kind, spec.id, spec.passes)
-            return await pass_on(work, error, resources, spec.max_runtime_sec or time_limit)
-        await resources.start_long_jobs(batch.work_reference, other_jobs)
-        limit = (spec.max_runtime_sec or time_limit) - WIND_DOWN_S
+        limit = spec.max_runtime_sec or time_limit
+        if spec.id is None:
+            batch, other_jobs = await asyncio.to_thread(_create_batch, job, request_id, resources)
+            await resources.start_long_jobs(batch.work_reference, other_jobs)
+        else:
+            try:
+                batch = await asyncio.to_thread(batches.get, spec.id)
+            except OnOtherVolume as error:
+                work = WorkReference(job.kind, spec.id, spec.passes)
+                return await pass_on(work, error, resources, limit)
         answer_line = await asyncio.to_thread(_make_line_answerer, batch, resources)
         step = BatchStep(batches, batch, answer_line, resources.window, progress)
         line = resources.lines[job.kind]
-        async with resources.open_attempt(batch, limit, in_background=spec.background) as attempt:
+        async with resources.open_attempt(
+            batch, limit - WIND_DOWN_S, in_background=spec.background
+        ) as attempt:
             outcome = await runner.run_steps(batches, batch, attempt, step, line)
         response = {"batch": await asyncio.to_thread(batch_object, batch)}
         counts = response["batch"]["usage"]
@@ -76,13 +74,9 @@ def make_answer(
     return answer_by_worker(run_and_describe, slot=None, progress=progress, usage=usage)
 
 
-def _find_or_create_batch(
-    job: BatchJob, request_id: str, resources: Resources
-) -> tuple[Batch, int]:
-    """Find a job's batch or create it; also return how many more jobs to start for it."""
+def _create_batch(job: BatchJob, request_id: str, resources: Resources) -> tuple[Batch, int]:
+    """Create a job's batch, unless it exists; also return how many more jobs to start for it."""
     spec, batches = job.batch, resources.batches
-    if spec.id is not None:
-        return batches.get(spec.id), 0
     batch_id = batches.id_for_job(request_id)
     batches.check_room_for(batch_id)
     file_id = batches.volume.location.derive_id("file-", batch_id)
@@ -113,9 +107,9 @@ def _make_line_answerer(batch: Batch, resources: Resources) -> AnswerRequest:
         if has_priorities:
             body = {"priority": LINE_PRIORITY, **body}
         line = BatchLine(route=url, method="POST", body=body)
-        record = JobRecord(request_id, route=url, status=UNANSWERED, batch=batch.id)
         user, line_labels = line.receipt_names
-        record.user, record.labels = user, {**labels, **line_labels}
+        record = JobRecord(request_id, route=url, status=UNANSWERED, batch=batch.id, user=user)
+        record.labels = {**labels, **line_labels}
         record.use = job_use.create_part()
         engine_use.set(record.use)
         try:

@@ -7,7 +7,6 @@ from typing import Any
 from worker.dialects.openai.fine_tuning import job_object
 from worker.errors import OnOtherVolume
 from worker.fine_tunes.creation import FineTuneCreator, check_base_model
-from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
 from worker.job import FineTuneJob
 from worker.long_work.records import WorkReference
@@ -31,27 +30,33 @@ def make_answer(
         InvalidInput: This worker does not train.
     """
     setup, spec = resources.training_setup, job.fine_tune
+    fine_tunes, base = resources.fine_tunes, resources.engines.base_model
     progress = Progress(step=0, epochs=0)
 
     async def run_and_describe() -> dict[str, Any]:
+        limit = spec.max_runtime_sec or time_limit
         # Fetching the rows counts towards the job's time limit.
         started_at = time.monotonic()
-        try:
-            fine_tune = await _find_or_create_fine_tune(job, request_id, resources)
-        except OnOtherVolume as error:
-            if spec.id is None:
-                raise
-            work = WorkReference(job.kind, spec.id, spec.passes)
-            return await pass_on(work, error, resources, spec.max_runtime_sec or time_limit)
-        await asyncio.to_thread(check_base_model, fine_tune, resources.engines.base_model.model)
-        remaining = (spec.max_runtime_sec or time_limit) - (time.monotonic() - started_at)
+        if spec.id is None:
+            adapters = await base.adapter_problems_on_volume()
+            creator = FineTuneCreator.from_settings(fine_tunes, base.model, resources.settings)
+            id = fine_tunes.id_for_job(request_id)
+            fine_tune = await creator.create_in_thread(spec, id, adapters)
+            # The job may wait for hours, and does not need them any more.
+            (spec.rows or []).clear()
+        else:
+            try:
+                fine_tune = await asyncio.to_thread(fine_tunes.get, spec.id)
+            except OnOtherVolume as error:
+                work = WorkReference(job.kind, spec.id, spec.passes)
+                return await pass_on(work, error, resources, limit)
+        await asyncio.to_thread(check_base_model, fine_tune, base.model)
+        remaining = limit - (time.monotonic() - started_at)
         line = resources.lines[job.kind]
         async with resources.open_attempt(
             fine_tune, remaining - WIND_DOWN_S, in_background=spec.background
         ) as attempt:
-            outcome = await run_fine_tune(
-                resources.fine_tunes, fine_tune, setup, attempt, line, progress
-            )
+            outcome = await run_fine_tune(fine_tunes, fine_tune, setup, attempt, line, progress)
         body = {"fine_tune": await asyncio.to_thread(job_object, fine_tune)}
         return (
             body | await resources.start_long_jobs(fine_tune.work_reference)
@@ -60,17 +65,3 @@ def make_answer(
         )
 
     return answer_by_worker(run_and_describe, slot=None, progress=progress)
-
-
-async def _find_or_create_fine_tune(
-    job: FineTuneJob, request_id: str, resources: Resources
-) -> FineTune:
-    spec, fine_tunes, base = job.fine_tune, resources.fine_tunes, resources.engines.base_model
-    if spec.id is not None:
-        return await asyncio.to_thread(fine_tunes.get, spec.id)
-    adapters = await base.adapter_problems_on_volume()
-    creator = FineTuneCreator.from_settings(fine_tunes, base.model, resources.settings)
-    fine_tune = await creator.create_in_thread(spec, fine_tunes.id_for_job(request_id), adapters)
-    # The job may wait for hours, and does not need them any more.
-    (spec.rows or []).clear()
-    return fine_tune

@@ -96,8 +96,19 @@ async def openapi_document(request: RouteRequest) -> dict[str, Any]:
     routes = _enabled_routes(request.settings)
     paths: dict[str, Any] = {}
     for route in routes:
-        if route.handler or route.generate:
-            paths.setdefault(route.path_template, {}).update(_path_item(route))
+        function = route.handler or route.generate
+        if function is None:
+            continue
+        operation: dict[str, Any] = {
+            "summary": (function.__doc__ or "").split("\n")[0],
+            "responses": {"200": {"description": "Successful Response"}},
+        }
+        if names := re.findall(r"{(\w+)}", route.path_template):
+            operation["parameters"] = [
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+                for name in names
+            ]
+        paths.setdefault(route.path_template, {})[route.method.lower()] = operation
     schemas: dict[str, Any] = {}
     known_paths = {route.path for route in routes}
     for document in documents:
@@ -105,20 +116,6 @@ async def openapi_document(request: RouteRequest) -> dict[str, Any]:
         schemas |= document["components"]["schemas"]
     info = {**documents[0]["info"], "title": TITLE}
     return {**documents[0], "info": info, "paths": paths, "components": {"schemas": schemas}}
-
-
-def _path_item(route: Route) -> dict[str, Any]:
-    """Return the OpenAPI path item of a route that vLLM's server does not have."""
-    operation: dict[str, Any] = {
-        "summary": ((route.handler or route.generate).__doc__ or "").split("\n")[0],
-        "responses": {"200": {"description": "Successful Response"}},
-    }
-    if names := re.findall(r"{(\w+)}", route.path_template):
-        operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-            for name in names
-        ]
-    return {route.method.lower(): operation}
 
 
 ROUTES = (
@@ -203,35 +200,26 @@ def _enabled_routes(settings: Settings) -> list[Route]:
     return [route for route in ROUTES if route.name not in settings.disabled]
 
 
-def _unknown_route_error(job: OpenAIJob, settings: Settings) -> UnknownRoute:
-    """Return an error with the reason, the most similar route of an engine, or no advice."""
-    message = f"There is no route {job.route!r}"
-    for start, reason in UNSERVED_PATHS.items():
-        if job.path.startswith(start):
-            return UnknownRoute(f"{message}: {reason}.")
-    routes = _enabled_routes(settings)
-    methods = {route.path_template: route.method for route in routes if route.handler is None}
-    for similar in find_similar_names(job.path, methods):
-        return UnknownRoute(f"{message}: did you mean {methods[similar]} {similar}?")
-    has_list = any(route.handler is openapi_document for route in routes)
-    return UnknownRoute(f"{message}{'; GET /openapi.json lists all routes' if has_list else ''}.")
-
-
 def _select_route(job: OpenAIJob, settings: Settings) -> Route:
-    """Return the route that answers a request.
-
-    Raises:
-        UnknownRoute: There is no such route, or it is disabled.
-        WrongMethod: The route exists, but takes another method.
-    """
     route = find_route(job)
     if route is None:
-        raise _unknown_route_error(job, settings)
+        routes = _enabled_routes(settings)
+        message = f"There is no route {job.route!r}"
+        for start, reason in UNSERVED_PATHS.items():
+            if job.path.startswith(start):
+                raise UnknownRoute(f"{message}: {reason}.")
+        advised = {other.path_template: other.method for other in routes if other.handler is None}
+        for similar in find_similar_names(job.path, advised):
+            raise UnknownRoute(f"{message}: did you mean {advised[similar]} {similar}?")
+        has_list = any(other.handler is openapi_document for other in routes)
+        raise UnknownRoute(
+            f"{message}{'; GET /openapi.json lists all routes' if has_list else ''}."
+        )
     if job.method is not None and job.method.upper() != route.method:
         methods = [
-            matching.method
-            for matching in _enabled_routes(settings)
-            if matching.match_path(job.path) is not None
+            other.method
+            for other in _enabled_routes(settings)
+            if other.match_path(job.path) is not None
         ]
         if methods:
             raise WrongMethod(f"{route.path_template} takes {' and '.join(methods)}.")

@@ -112,7 +112,13 @@ def stream_completion(request: RouteRequest) -> Answer[Delta]:
         return _render_events(request, [{"receipt": receipt}] if receipt else [])
 
     def render_error(body: dict[str, Any]) -> Any:
-        return _render_events(request, [_make_error_event(body["error"])])
+        error = body["error"]
+        content = {"error": error["message"], "timestamp": datetime.now(UTC).isoformat()}
+        data = {
+            "request_id": error["request_id"],
+            "error": {"status_code": error["code"], "content": content},
+        }
+        return _render_events(request, [data])
 
     # No chunk policy is needed: even if a yield has several tokens, each becomes its own event.
     return replace(
@@ -138,14 +144,6 @@ def _render_events(request: RouteRequest, data: list[dict[str, Any]]) -> Any:
     if not request.settings.raw_openai_output:
         return data
     return "".join(map(events.format_event, data))
-
-
-def _make_error_event(error: dict[str, Any]) -> dict[str, Any]:
-    content = {"error": error["message"], "timestamp": datetime.now(UTC).isoformat()}
-    return {
-        "request_id": error["request_id"],
-        "error": {"status_code": error["code"], "content": content},
-    }
 
 
 class LLMEngineFormatter:

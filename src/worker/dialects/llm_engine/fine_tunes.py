@@ -6,7 +6,7 @@ The first line of a route's docstring is its summary in /openapi.json.
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from worker.errors import Conflict, InvalidInput
+from worker.errors import Conflict, field_error
 from worker.job.fine_tune import CreateFineTune, Integration, NonEmptyText, Suffix, WandbOptions
 from worker.routes.long_work import create_and_start_fine_tune
 from worker.routes.route import RouteRequest
@@ -61,27 +61,25 @@ class LLMEngineFineTuneRequest(StrictModel):
         """
         hyperparameters = dict(self.hyperparameters or {})
         report_to = hyperparameters.pop(REPORT_TO_KEY, None)
-        if report_to not in (None, "none", "wandb"):
-            field = f"hyperparameters.{REPORT_TO_KEY}"
-            raise InvalidInput(f'{field}: "wandb", or nothing', param=field)
+        integrations = None
+        if report_to == "wandb":
+            config = self.wandb_config or WandbConfig()
+            for key, setting in (("api_key", "WANDB_API_KEY"), ("base_url", "WANDB_BASE_URL")):
+                if getattr(config, key) is not None:
+                    message = f"this worker has its own, which its operator sets: {setting}"
+                    raise field_error(f"wandb_config.{key}", message)
+            options = WandbOptions(**config.model_dump(exclude={"api_key", "base_url"}))
+            integrations = [Integration(type="wandb", wandb=options)]
+        elif report_to not in (None, "none"):
+            raise field_error(f"hyperparameters.{REPORT_TO_KEY}", '"wandb", or nothing')
         return CreateFineTune(
             model=self.model,
             training_file=self.training_file,
             validation_file=self.validation_file,
             hyperparameters=hyperparameters,
             suffix=self.suffix,
-            integrations=[self._make_integration()] if report_to == "wandb" else None,
+            integrations=integrations,
         )
-
-    def _make_integration(self) -> Integration:
-        config = self.wandb_config or WandbConfig()
-        for key, setting in (("api_key", "WANDB_API_KEY"), ("base_url", "WANDB_BASE_URL")):
-            if getattr(config, key) is not None:
-                field = f"wandb_config.{key}"
-                message = f"this worker has its own, which its operator sets: {setting}"
-                raise InvalidInput(f"{field}: {message}", param=field)
-        values = config.model_dump(exclude={"api_key", "base_url"})
-        return Integration(type="wandb", wandb=WandbOptions(**values))
 
 
 async def create(request: RouteRequest) -> dict[str, Any]:
