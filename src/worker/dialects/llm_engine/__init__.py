@@ -1,4 +1,11 @@
-"""The routes that the client of Scale's LLM Engine calls. It uses OpenAI's routes for files."""
+"""The dialect of Scale's LLM Engine: the routes that its client calls.
+
+``completions`` answers a prompt with one generation of the engine, on two routes and in jobs with
+``"format": "llm_engine"``. ``batches`` creates and describes batches: a request is converted to the
+lines of a batch's input file (``batch_inputs``), and the results are written as one array
+(``batch_output``). ``fine_tunes`` and ``models`` describe the same objects as OpenAI's routes. The
+client uses OpenAI's routes for files.
+"""
 
 from typing import Any
 

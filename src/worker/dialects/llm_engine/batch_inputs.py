@@ -1,4 +1,4 @@
-"""Converts the input of LLM Engine's batches to the lines of a batch's input file.
+"""Requests for LLM Engine's batches, and their input as the lines of a batch's input file.
 
 The input is part of the request, or a JSON file that is read item by item. The ``custom_id`` of a
 line is the index of its item in the input, from 0.
@@ -18,7 +18,7 @@ from worker.batches.lines import BOM, BatchLimits
 from worker.compression import find_compression
 from worker.dialects.llm_engine.batch_output import refuse_url
 from worker.dialects.llm_engine.completions import RENAMED_KEYS, CompletionParameters
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, field_error
 from worker.files import FILE_PREFIX, Files
 from worker.json_lines import escape_line_breaks
 from worker.limits.bodies import MAX_TOKEN_IDS
@@ -113,13 +113,12 @@ class BatchCompletionsRequest(StrictModel):
                 "this worker runs no tools, and no code that a model has written; the requests of "
                 "a v2 batch may have tools of their own, whose calls are part of the output"
             )
-            raise InvalidInput(f"tool_config: {message}", param="tool_config")
+            raise field_error("tool_config", message)
         if (self.content is None) == (self.input_data_path is None):
-            message = "either the content itself, or input_data_path"
-            raise InvalidInput(f"content: {message}", param="content")
+            raise field_error("content", "either the content itself, or input_data_path")
         if len(self._all_labels) > MAX_METADATA_PAIRS:
             message = f"with those of {_CONFIG_KEY} at most {MAX_METADATA_PAIRS} pairs"
-            raise InvalidInput(f"labels: {message}", param="labels")
+            raise field_error("labels", message)
         return self
 
     @property
@@ -197,7 +196,6 @@ def locate_input_file(path: str, files: Files) -> Path:
     Raises:
         InvalidInput: The path is a URL, or callers may not read it.
         NoSuchObject: There is no file with this id, or its content no longer exists.
-        VolumeError: There is no volume.
     """
     if ids.is_id(FILE_PREFIX, path):
         return files.content_path(files.get(path))
@@ -216,19 +214,15 @@ def convert_v1(
 
     If ``path`` is None, the prompts are in the request, and errors in them are raised while
     iterating. ``priority`` is for an engine that schedules requests by priority.
-
-    Raises:
-        InvalidInput: A parameter or a prompt in the input file is invalid, or there is no prompt.
-        VolumeError: The volume fails.
     """
     content = request.content if path is None else _read_with_first_prompt_only(path, limits)
     if not isinstance(content, dict):
-        raise _field_error(
+        raise field_error(
             "content", f"an object with {PROMPTS_KEY}, max_new_tokens and temperature"
         )
     prompts, field = content.get(PROMPTS_KEY), f"content.{PROMPTS_KEY}"
     if not isinstance(prompts, list) or not prompts:
-        raise _field_error(field, "a list of at least one text")
+        raise field_error(field, "a list of at least one text")
     fields = {key: value for key, value in content.items() if key != PROMPTS_KEY}
     parameters = SharedParameters.from_body(fields, container="content")
     shared: dict[str, Any] = {RENAMED_KEYS.get(name, name): value for name, value in parameters}
@@ -252,11 +246,11 @@ def convert_v2(
 ) -> tuple[str, Iterator[bytes]]:
     """Return the route of a v2 batch, taken from its first body, and an iterator over its lines.
 
-    See ``convert_v1`` for the arguments and for errors.
+    See ``convert_v1`` for the arguments.
     """
     if path is None and not isinstance(request.content, list):
         message = "prompts with common parameters go to /v1/llm/batch-completions"
-        raise _field_error("content", f"a list of requests' bodies; {message}")
+        raise field_error("content", f"a list of requests' bodies; {message}")
 
     def iterate_items() -> Iterator[Any]:
         return iter(request.content) if path is None else _read_items(path, "item", limits)
@@ -266,7 +260,7 @@ def convert_v2(
     def make_body(index: int, item: Any) -> dict[str, Any]:
         if (item_route := _route_of_item(index, item)) != route:
             message = f"it is for {item_route}, but the first is for {route}: a batch has one route"
-            raise _field_error(f"content.{index}", message)
+            raise field_error(f"content.{index}", message)
         fields = drop_optional_nulls(item)
         body = {key: value for key, value in fields.items() if key not in OVERWRITTEN_KEYS}
         # LLM Engine's client writes 0 if the caller sets no priority, so 0 counts as absent.
@@ -282,18 +276,18 @@ def _route_of_item(index: int, item: Any) -> str:
     routes = [route for key, route in ROUTE_BY_KEY.items() if key in keys]
     if len(routes) != 1:
         kinds = "messages (a chat), prompt (a completion) or input (a response)"
-        raise _field_error(f"content.{index}", f"an object with one of {kinds}")
+        raise field_error(f"content.{index}", f"an object with one of {kinds}")
     return routes[0]
 
 
 def _check_prompt(index: int, prompt: Any) -> None:
     if not isinstance(prompt, str):
-        raise _field_error(f"content.{PROMPTS_KEY}.{index}", "a prompt is a text")
+        raise field_error(f"content.{PROMPTS_KEY}.{index}", "a prompt is a text")
 
 
 def _check_request_count(index: int, limits: BatchLimits, field: str) -> None:
     if index >= limits.max_lines:
-        raise _field_error(field, f"more than {limits.max_lines:,} requests (BATCH_MAX_REQUESTS)")
+        raise field_error(field, f"more than {limits.max_lines:,} requests (BATCH_MAX_REQUESTS)")
 
 
 def _make_lines(
@@ -317,22 +311,18 @@ def _make_lines(
             text = json.dumps(request, ensure_ascii=False, allow_nan=False)
             line = escape_line_breaks(text).encode() + b"\n"
         except RecursionError:
-            raise _field_error(item_field, "it is nested too deeply") from None
+            raise field_error(item_field, "it is nested too deeply") from None
         except UnicodeEncodeError:
-            raise _field_error(
+            raise field_error(
                 item_field, "a text in it contains half of a surrogate pair"
             ) from None
         except ValueError:
-            raise _field_error(item_field, "a number in it is not valid in JSON") from None
+            raise field_error(item_field, "a number in it is not valid in JSON") from None
         if len(line) > limits.max_line_bytes:
-            raise _field_error(
+            raise field_error(
                 item_field, f"more than {limits.max_line_bytes:,} bytes (MAX_INPUT_MB)"
             )
         yield line
-
-
-def _field_error(field: str, message: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {message}", param=field)
 
 
 def _read_with_first_prompt_only(path: Path, limits: BatchLimits) -> Any:
@@ -374,7 +364,7 @@ class _JSONFile:
         self.reset_counters()
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes; called by ijson."""
+        """Return the next bytes, for ijson."""
         if self._byte_count > self._limits.max_line_bytes:
             longest = f"{self._limits.max_line_bytes:,} bytes"
             raise InvalidInput(f"a value in it has more than {longest} (MAX_INPUT_MB)")
@@ -383,16 +373,12 @@ class _JSONFile:
         return data
 
     def events(self) -> Iterator[tuple[str, str, Any]]:
-        """Yield ijson's events for the file: prefix, event and value.
-
-        Raises:
-            InvalidInput: An item is nested too deeply or contains too many values. The limit for
-                numbers is separate and higher, since numbers may be token ids.
-        """
+        """Yield ijson's events for the file: prefix, event and value."""
         events: Iterator[tuple[str, str, Any]] = ijson.parse(self._parse_within_limits())
         return events
 
     def _parse_within_limits(self) -> Iterator[tuple[str, Any]]:
+        # The limit for numbers is separate and higher, since numbers may be token ids.
         depth, max_values = 0, self._limits.max_line_values
         for event, value in ijson.basic_parse(self, use_float=True):
             depth += event.startswith("start_") - event.startswith("end_")
@@ -414,26 +400,21 @@ class _JSONFile:
 
 @contextlib.contextmanager
 def _open_json(path: Path, limits: BatchLimits) -> Iterator[_JSONFile]:
-    """Open an input file; messages of errors in the block start with ``input_data_path``.
-
-    Raises:
-        InvalidInput: The file does not exist, or is not valid JSON.
-        VolumeError: The volume fails.
-    """
+    """Open an input file; messages of errors in the block start with ``input_data_path``."""
     if not path.is_file():
-        raise _field_error(INPUT_KEY, "there is no such file")
+        raise field_error(INPUT_KEY, "there is no such file")
     with translate_os_errors():
         compression = find_compression(path)
     if compression is not None:
-        raise _field_error(INPUT_KEY, f"the file is compressed ({compression})")
+        raise field_error(INPUT_KEY, f"the file is compressed ({compression})")
     try:
         with translate_os_errors(), path.open("rb") as file:
             if file.peek(len(BOM)).startswith(BOM):
                 file.seek(len(BOM))
             yield _JSONFile(file, limits)
     except InvalidInput as error:
-        raise _field_error(INPUT_KEY, error.message) from None
+        raise field_error(INPUT_KEY, error.message) from None
     except (ijson.JSONError, ValueError) as error:
         # The parser's message is not returned, because it quotes the file.
         reason = "it ends too early" if isinstance(error, ijson.IncompleteJSONError) else "broken"
-        raise _field_error(INPUT_KEY, f"it is not valid JSON: {reason}") from None
+        raise field_error(INPUT_KEY, f"it is not valid JSON: {reason}") from None

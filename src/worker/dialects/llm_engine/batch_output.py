@@ -105,7 +105,6 @@ class ArrayOutput:
         Raises:
             InvalidInput: No file can be created at the path, or callers may not write there.
             Conflict: The file already exists, or another batch has reserved it.
-            VolumeError: The volume fails or does not exist.
         """
         with name_field_in_errors(OUTPUT_KEY):
             path = self._resolve_path()
@@ -123,7 +122,6 @@ class ArrayOutput:
         Raises:
             InvalidInput: The file can no longer be created at the path.
             Conflict: Somebody else has created a file at the path.
-            VolumeError: The volume fails.
         """
         with name_field_in_errors(OUTPUT_KEY):
             path = self._resolve_path()
@@ -172,11 +170,7 @@ OUTPUTS: Mapping[str, OutputFactory] = {
 
 
 def refuse_url(path: str, alternative: str = "") -> None:
-    """Check that a path is not a URL of a web server.
-
-    Raises:
-        InvalidInput: The path is a URL. ``alternative`` ends the message's list of accepted values.
-    """
+    """Refuse the URL of a web server; ``alternative`` ends the message's accepted values."""
     if path.startswith(_URL_PREFIXES):
         raise InvalidInput(
             "this worker fetches nothing from an address, and sends nothing to one: "

@@ -17,7 +17,7 @@ from worker.batches.record import Batch, BatchStatus, StoredBatch
 from worker.dialects.llm_engine import batch_inputs
 from worker.dialects.llm_engine.batch_inputs import BatchCompletionsRequest, PriorityUpdate
 from worker.dialects.llm_engine.batch_output import OUTPUTS, ArrayOutput
-from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
+from worker.errors import Conflict, InputTooLarge, NoSuchObject, field_error
 from worker.files import FILE_PREFIX as FILE
 from worker.routes.long_work import cancel_batch, check_batch_route
 from worker.routes.models import adapters_location, list_usable_cards
@@ -87,11 +87,7 @@ async def list_jobs(request: RouteRequest) -> dict[str, Any]:
 
 
 async def update_priority(request: RouteRequest) -> dict[str, Any]:
-    """Change the displayed priority of a batch; its requests retain their own.
-
-    Raises:
-        InvalidInput: The priority is not a string, or it is too long.
-    """
+    """Change the displayed priority of a batch; its requests retain their own."""
     priority = PriorityUpdate.from_body({"priority": request.body.get("priority")})
 
     def write_and_describe() -> dict[str, Any]:
@@ -113,11 +109,7 @@ async def cancel(request: RouteRequest) -> dict[str, Any]:
 
 
 def job_object(batch: Batch) -> dict[str, Any]:
-    """Return a batch as LLM Engine's job object. Reads files, so call it in a thread.
-
-    Raises:
-        NoSuchObject: The batch does not exist, or has just been removed.
-    """
+    """Return a batch as LLM Engine's job object. Reads files, so call it in a thread."""
     update, snapshot = batch.read_file(PRIORITY_FILE, PriorityUpdate), batch.snapshot()
     extra, counts = snapshot.request.extra, snapshot.counts
     # Callers without access to the volume can download the files with these ids (OpenAI's format).
@@ -141,39 +133,25 @@ def job_object(batch: Batch) -> dict[str, Any]:
 
 
 def _iso_time(seconds: float) -> str:
-    """Return a Unix timestamp in ISO 8601 format."""
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 
 
 def _find_batch(request: RouteRequest) -> Batch:
-    """Find the batch whose id is in the request's path.
-
-    Raises:
-        NoSuchObject: The batch does not exist, or was created through OpenAI's API.
-    """
     id = request.path_params["job_id"]
     batch = request.resources.batches.get(id)
-    if not _is_llm_engine_batch(batch):
+    if batch.request.output not in OUTPUTS:
         raise NoSuchObject(f"There is no job {id!r}; a batch of OpenAI's is at /v1/batches.")
     return batch
 
 
-def _is_llm_engine_batch(batch: Batch) -> bool:
-    return batch.request.output in OUTPUTS
-
-
 async def _submit_batch(request: RouteRequest, version: Version) -> tuple[Batch, dict[str, Any]]:
-    """Create a batch and start its jobs; also return the dict of ``Resources.start_long_jobs``.
-
-    Raises:
-        InvalidInput: A field is invalid. The message names the field.
-    """
+    """Create a batch and start its jobs; also return the dict of ``Resources.start_long_jobs``."""
     body = BatchCompletionsRequest.from_body(request.body)
     models = [card["id"] for card in await list_usable_cards(request)]
     if (name := body.config.model) not in models:
         adapters_location(request).check_name("adapter", name, "model_config.model")
         message = f"there is no model {name!r}; {unknown_model_advice(name, models)}"
-        raise InvalidInput(f"model_config.model: {message}", param="model_config.model")
+        raise field_error("model_config.model", message)
     if names := body.ignored_keys:
         ignored = ", ".join(names)
         log.info("request %s: these parameters have no effect: %s", request.request_id, ignored)
@@ -184,12 +162,7 @@ async def _submit_batch(request: RouteRequest, version: Version) -> tuple[Batch,
 
 
 def _create_batch(request: RouteRequest, body: BatchCompletionsRequest, version: Version) -> Batch:
-    """Create a batch, or return the existing one if the same request was sent before.
-
-    Raises:
-        Conflict: A different request has the same id, or the output file exists.
-        WorkerError: The input or a path is invalid, or the volume fails.
-    """
+    """Create a batch, or return the existing one if the same request was sent before."""
     batches = request.resources.batches
     batch_id = batches.id_for_job(request.request_id)
     batches.check_room_for(batch_id)

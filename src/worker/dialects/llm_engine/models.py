@@ -34,11 +34,7 @@ class DownloadRequest(StrictModel):
 
 
 async def list_endpoints(request: RouteRequest) -> dict[str, Any]:
-    """List the models that callers can name.
-
-    Raises:
-        EngineDead: No engine is alive.
-    """
+    """List the models that callers can name."""
     return {
         "model_endpoints": [
             _endpoint_object(base, card) for base, card in await models.list_cards(request)
@@ -47,20 +43,12 @@ async def list_endpoints(request: RouteRequest) -> dict[str, Any]:
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
-    """Describe a model or an adapter.
-
-    Raises:
-        UnknownRoute: There is no model or adapter of this name.
-    """
+    """Describe a model or an adapter."""
     return _endpoint_object(*await models.find_card(request, request.path_params["name"]))
 
 
 async def refuse_to_create_or_change(request: RouteRequest) -> Any:
-    """Refuse to create or change an endpoint, which a worker can't do.
-
-    Raises:
-        InvalidInput: Always.
-    """
+    """Refuse to create or change an endpoint, which a worker can't do."""
     raise InvalidInput(
         "A worker can't make or change endpoints: they are made on the platform, by the client's "
         "deploy command (python -m llm_worker_client deploy) or in its console, and MODEL_NAME "
@@ -69,24 +57,13 @@ async def refuse_to_create_or_change(request: RouteRequest) -> Any:
 
 
 async def delete_adapter(request: RouteRequest) -> dict[str, Any]:
-    """Delete an adapter from the network volume.
-
-    Raises:
-        UnknownRoute: There is no model or adapter of this name.
-        InvalidInput: The name is a base model's or one of LORA_MODULES, or deleting is refused.
-        VolumeError: The volume can't be written to.
-    """
+    """Delete an adapter from the network volume."""
     await models.delete_adapter(request, request.path_params["name"])
     return {"deleted": True}
 
 
 async def make_download_links(request: RouteRequest) -> dict[str, Any]:
-    """Return links to the files of a model or an adapter.
-
-    Raises:
-        UnknownRoute: There is no model or adapter of this name.
-        InvalidInput: The files can't be downloaded.
-    """
+    """Return links to the files of a model or an adapter."""
     body = DownloadRequest.from_body(request.body)
     base, card = await models.find_card(request, body.model_name)
     if card["parent"] is None:
@@ -98,15 +75,10 @@ async def make_download_links(request: RouteRequest) -> dict[str, Any]:
 async def refuse_adapter_file_in_job(request: RouteRequest) -> Any:
     """Return a file of an adapter by its path or a signed link: over HTTP only, a job is refused.
 
-    Raises:
-        NoSuchObject: There is no such adapter.
-        InvalidInput: Always: only the HTTP server, which answers this route itself, returns files.
+    The HTTP server answers this route itself.
     """
     name = request.path_params["name"]
-    raise _download_error(
-        name,
-        await asyncio.to_thread(_find_adapter_files, request, name),
-    )
+    raise _download_error(name, await asyncio.to_thread(_find_adapter_files, request, name))
 
 
 def _endpoint_object(base: BaseModelHandle, card: dict[str, Any]) -> dict[str, Any]:
