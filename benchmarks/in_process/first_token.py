@@ -67,8 +67,8 @@ class Stages:
     def _prepare(self, job: OpenAIJob) -> dict[str, Any]:
         route = find_route(job)
         assert route is not None
-        body = prepare_body(job, route, self.engine, "request", self.settings).body
-        return {**(body or {}), "shape": route.shape}
+        body, _ = prepare_body(job, route, self.engine, "request", self.settings)
+        return {**body, "shape": route.shape}
 
     async def _limit(self, body: dict[str, Any]) -> dict[str, Any]:
         shape = body.pop("shape")

@@ -65,7 +65,7 @@ class Checks:
         assert isinstance(job, OpenAIJob)
         route = find_route(job)
         assert route is not None
-        body = prepare_body(job, route, self.engine, "request-1", self.settings).body or {}
+        body, _ = prepare_body(job, route, self.engine, "request-1", self.settings)
         yield
         limited = limit_texts(self.client, body, route.shape)
         if route.shape.accepts_items:

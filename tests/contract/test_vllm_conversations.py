@@ -43,8 +43,7 @@ SETTINGS = Settings.from_env({"MODEL_NAME": "org/name"})
 def prepare(path: str, body: dict[str, Any]) -> dict[str, Any]:
     route = next(route for route in ROUTES if route.path == path)
     job = OpenAIJob(route=path, body=body)
-    prepared = bodies.prepare_body(job, route, ENGINE, "job-1", SETTINGS).body
-    assert prepared is not None
+    prepared, _ = bodies.prepare_body(job, route, ENGINE, "job-1", SETTINGS)
     return prepared
 
 

@@ -15,11 +15,7 @@ from worker.routes.route import RouteRequest
 
 
 async def create(request: RouteRequest) -> dict[str, Any]:
-    """Create a batch of the requests in a file, and start it if possible.
-
-    Raises:
-        InvalidInput: A field is invalid. The message names the field.
-    """
+    """Create a batch of the requests in a file, and start it if possible."""
     body = CreateBatch.from_body(request.body)
     check_batch_route(body.endpoint, request.resources)
     batches = request.resources.batches
@@ -39,11 +35,7 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
 
 
 async def list_batches(request: RouteRequest) -> dict[str, Any]:
-    """List batches, the newest first.
-
-    Raises:
-        InvalidInput: The limit is not a number from 1 to 100.
-    """
+    """List batches, the newest first."""
     page_query = NewestFirstQuery.from_query(request.job.query_params)
     batches = request.resources.batches
 
@@ -55,11 +47,7 @@ async def list_batches(request: RouteRequest) -> dict[str, Any]:
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
-    """Cancel a batch; the responses so far are retained.
-
-    Raises:
-        Conflict: The batch has already ended.
-    """
+    """Cancel a batch; the responses so far are retained."""
     batch = await asyncio.to_thread(request.resources.batches.get, request.path_params["batch_id"])
     run_with = await cancel_batch(batch, request.resources)
     return {**await asyncio.to_thread(_describe, batch, request.resources), **run_with}
@@ -70,11 +58,7 @@ def _describe(batch: Batch, resources: Resources) -> dict[str, Any]:
 
 
 def batch_object(record: Batch) -> dict[str, Any]:
-    """Return a batch object. Reads files, so call it in a thread.
-
-    Raises:
-        NoSuchObject: The batch does not exist, or has just been removed.
-    """
+    """Return a batch object. Reads files, so call it in a thread."""
     snapshot = record.snapshot()
     request, counts = snapshot.request, snapshot.counts
     ended_at = {snapshot.status: snapshot.ended_at}

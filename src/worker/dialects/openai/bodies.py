@@ -1,4 +1,4 @@
-"""Prepares the bodies of requests for vLLM's server.
+"""Prepares the bodies of requests for vLLM's server, and ranks the choices for ``best_of``.
 
 Parameters of other servers or of earlier versions of vLLM are translated, or refused by name.
 Parameters that callers must not set are refused. Unknown parameters are forwarded and logged.
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from worker.chunking import RESULT_LIMIT_BYTES
 from worker.engine import Engine
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, field_error
 from worker.job import OpenAIJob
 from worker.job.sampling import (
     BEAM_SEARCH_IGNORED,
@@ -36,10 +36,38 @@ from worker.routes.route import Route
 from worker.settings import Settings
 from worker.validation import MAX_KEY_LENGTH, drop_nulls, unknown_key_message
 
+log = logging.getLogger(__name__)
+
+# Parameters that are checked, and in part translated, in the same way as those of raw jobs.
+SAMPLING_KEYS = (
+    {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping", FORMER_BACKEND}
+    | GUIDED_KEYS
+    | GUIDED_OBJECTS
+)
+# The keys of ``SAMPLING_KEYS`` that vLLM's server does not have.
+WORKER_KEYS = SAMPLING_KEYS - {"n", "use_beam_search", "length_penalty", STRUCTURED_OUTPUTS}
+
+# Keys with a constraint that the text must match.
+CONSTRAINT_KEYS = {"response_format", STRUCTURED_OUTPUTS}
+
+# Parameters that vLLM's server has removed. The refusal names their replacement.
+REMOVED_KEYS = REMOVED_PARAMETERS.keys() - {"truncate_prompt_tokens"}
+
+# Keys that receipts contain, and that vLLM's server doesn't have on every route.
+RECEIPT_KEYS = {"user", "metadata"}
+
+# Routes with tools that the API's own servers run, and types of tools that the caller runs.
+HOSTED_TOOLS_PATHS = ("/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
+CALLER_TOOL_TYPES = ("function", "custom", "namespace")
+
+# Maximum number of unknown keys that are logged and remembered; callers can invent more.
+MAX_LOGGED_KEYS = 100
+_logged_keys: set[str] = set()
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Selects the best ``n`` of ``num_candidates`` choices for each prompt.
+    """Implements ``best_of``: selects the best ``n`` of ``num_candidates`` choices of each prompt.
 
     vLLM ranks the choices of a beam search. Sampled choices are ranked here by the sum of the log
     probabilities of their tokens, which are returned only if the caller requested them.
@@ -86,59 +114,21 @@ def _total_logprob(choice: dict[str, Any]) -> float:
     return float(sum(values))
 
 
-log = logging.getLogger(__name__)
-
-# Parameters that are checked, and in part translated, in the same way as those of raw jobs.
-SAMPLING_KEYS = (
-    {"n", "best_of", "use_beam_search", "length_penalty", "early_stopping", FORMER_BACKEND}
-    | GUIDED_KEYS
-    | GUIDED_OBJECTS
-)
-# The keys of ``SAMPLING_KEYS`` that vLLM's server does not have.
-WORKER_KEYS = SAMPLING_KEYS - {"n", "use_beam_search", "length_penalty", STRUCTURED_OUTPUTS}
-
-# Keys with a constraint that the text must match.
-CONSTRAINT_KEYS = {"response_format", STRUCTURED_OUTPUTS}
-
-# Parameters that vLLM's server has removed. The refusal names their replacement.
-REMOVED_KEYS = REMOVED_PARAMETERS.keys() - {"truncate_prompt_tokens"}
-
-# Keys that receipts contain, and that vLLM's server doesn't have on every route.
-RECEIPT_KEYS = {"user", "metadata"}
-
-# Routes with tools that the API's own servers run, and types of tools that the caller runs.
-HOSTED_TOOLS_PATHS = ("/v1/responses", "/v1/messages", "/v1/messages/count_tokens")
-CALLER_TOOL_TYPES = ("function", "custom", "namespace")
-
-# Maximum number of unknown keys that are logged and remembered; callers can invent more.
-MAX_LOGGED_KEYS = 100
-_logged_keys: set[str] = set()
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedBody:
-    """A body for vLLM's server, and the ranking of the response's choices if they are ranked."""
-
-    body: dict[str, Any] | None
-    ranking: Ranking | None = None
-
-    def select_best(self, response: Any) -> Any:
-        """Return a response of vLLM's server, with only the best choices if choices are ranked."""
-        return response if self.ranking is None else self.ranking.select_best(response)
-
-
 def prepare_body(
     job: OpenAIJob, route: Route, engine: Engine, request_id: str, settings: Settings
-) -> PreparedBody:
+) -> tuple[dict[str, Any], Ranking | None]:
     """Return a copy of a job's body that is prepared for one of vLLM's routes.
+
+    Also return the ranking of the response's choices, if they are ranked.
 
     Raises:
         InvalidInput: A parameter is invalid. The message names the parameter.
     """
     body = remove_duplicate_items(drop_nulls(drop_empty_denied_keys(job.body or {})))
+    is_strict = settings.strict_requests
     known_keys = engine.body_keys(route.path) or frozenset()
     max_bytes = RESULT_LIMIT_BYTES if job.must_fit_result and not job.stream else math.inf
-    _drop_ineffective_keys(body, engine, route.path, request_id, is_strict=settings.strict_requests)
+    _drop_ineffective_keys(body, engine, route.path, request_id, is_strict=is_strict)
     check_request(body, route.shape, settings, max_answer_bytes=max_bytes)
     body["model"] = body.get("model") or engine.model.names[0]
     if route.prepare_conversation:
@@ -147,25 +137,28 @@ def prepare_body(
         default = engine.model.temperature
         body.setdefault("temperature", route.default_temperature if default is None else default)
     ranking = _translate_sampling(body, stream=job.stream) if "n" in known_keys else None
-    if not engine.model.has_reasoning and not settings.strict_requests:
-        _drop_thinking_budget(body, route.path, request_id)
+    match body.get("thinking"):
+        # Anthropic's limit for reasoning, which coding agents send to every model. vLLM refuses it
+        # if it can't separate the reasoning from the answer (REASONING_PARSER).
+        case {"type": "enabled"} if not engine.model.has_reasoning and not is_strict:
+            del body["thinking"]
+            _log_no_effect("thinking", route.path, request_id)
     if route.path in HOSTED_TOOLS_PATHS and not engine.model.has_tool_server:
-        _drop_hosted_tools(body, route.path, request_id, is_strict=settings.strict_requests)
+        _drop_hosted_tools(body, route.path, request_id, is_strict=is_strict)
     unknown_keys = sorted(body.keys() - known_keys - RECEIPT_KEYS)
-    if unknown_keys and settings.strict_requests:
+    if unknown_keys and is_strict:
         raise InvalidInput(unknown_key_message(unknown_keys[0], known_keys), param=unknown_keys[0])
     for name in unknown_keys:
         _log_no_effect(name, route.path, request_id)
     if route.id_format is not None:
         body["request_id"] = route.id_format.format(request_id)
-    return PreparedBody(body, ranking)
+    return body, ranking
 
 
 def _translate_sampling(body: dict[str, Any], *, stream: bool) -> Ranking | None:
     """Translate a body's sampling parameters in place; return the ranking of its choices, if any.
 
-    Raises:
-        InvalidInput: A value is refused, or has no effect.
+    Parameters that are wrong, or have no effect, are refused.
     """
     names = SAMPLING_KEYS | REMOVED_KEYS
     if not body.get("use_beam_search"):
@@ -173,9 +166,11 @@ def _translate_sampling(body: dict[str, Any], *, stream: bool) -> Ranking | None
     sampling = Sampling.from_params({key: body[key] for key in body.keys() & names}, container="")
     for name in WORKER_KEYS:
         body.pop(name, None)
-    if body.get("echo") and "logprobs" in body and "" in _prompts(body):
+    prompt = body.get("prompt")
+    prompts = prompt if isinstance(prompt, list) else [prompt]
+    if body.get("echo") and "logprobs" in body and "" in prompts:
         message = "an empty prompt has no tokens whose log probabilities could be echoed"
-        raise InvalidInput(f"prompt: {message}", param="prompt")
+        raise field_error("prompt", message)
     if structured := sampling.vllm_params.get(STRUCTURED_OUTPUTS):
         body[STRUCTURED_OUTPUTS] = structured
     if not sampling.is_ranked:
@@ -194,10 +189,8 @@ def _drop_ineffective_keys(
 ) -> None:
     """Drop the caller's id of the request, the backend, and a priority if the engine has none.
 
-    These and the parameters that beam search ignores, or that only beam search reads, are logged.
-
-    Raises:
-        InvalidInput: The worker is strict.
+    These and the parameters that beam search ignores, or that only beam search reads, are logged. A
+    strict worker refuses them.
     """
     reasons = {"request_id": "it is the job's id"}
     if not body.get(STRUCTURED_OUTPUTS):
@@ -213,19 +206,8 @@ def _drop_ineffective_keys(
             continue
         if is_strict:
             reason = BEAM_SEARCH_IGNORED if is_beam_search else BEAM_SEARCH_NEEDED
-            raise InvalidInput(f"{name}: {reasons.get(name, reason)}", param=name)
+            raise field_error(name, reasons.get(name, reason))
         _log_no_effect(name, path, request_id)
-
-
-def _drop_thinking_budget(body: dict[str, Any], path: str, request_id: str) -> None:
-    """Drop Anthropic's limit for reasoning, which coding agents send to every model.
-
-    vLLM refuses the limit if it can't separate the reasoning from the answer (REASONING_PARSER).
-    """
-    thinking = body.get("thinking")
-    if isinstance(thinking, dict) and thinking.get("type") == "enabled":
-        del body["thinking"]
-        _log_no_effect("thinking", path, request_id)
 
 
 def _drop_hosted_tools(
@@ -233,31 +215,24 @@ def _drop_hosted_tools(
 ) -> None:
     """Drop the tools that OpenAI's or Anthropic's servers run, such as a search of the web.
 
-    Coding agents send them to every model, together with functions that the agents run.
-
-    Raises:
-        InvalidInput: No other tool remains, or the worker is strict.
+    Coding agents send them to every model, together with functions that the agents run. Without any
+    other tool, or by a strict worker, they are refused.
     """
     tools = body.get("tools")
     if not isinstance(tools, list):
         return
-    hosted = [tool for tool in tools if isinstance(tool, dict) and _is_hosted(tool)]
+    hosted = [
+        tool
+        for tool in tools
+        if isinstance(tool, dict) and (tool.get("type") or "function") not in CALLER_TOOL_TYPES
+    ]
     if hosted and (is_strict or len(hosted) == len(tools)):
         name = repr(str(hosted[0]["type"])[:MAX_KEY_LENGTH])
         message = f"this worker runs no tools such as {name}: send functions, and run them yourself"
-        raise InvalidInput(f"tools: {message}", param="tools")
+        raise field_error("tools", message)
     for tool in hosted:
         _log_no_effect(str(tool["type"]), path, request_id)
     body["tools"] = [tool for tool in tools if tool not in hosted]
-
-
-def _is_hosted(tool: dict[str, Any]) -> bool:
-    return (tool.get("type") or "function") not in CALLER_TOOL_TYPES
-
-
-def _prompts(body: dict[str, Any]) -> list[Any]:
-    prompt = body.get("prompt")
-    return prompt if isinstance(prompt, list) else [prompt]
 
 
 def _log_no_effect(name: str, path: str, request_id: str) -> None:

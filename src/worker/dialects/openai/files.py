@@ -14,7 +14,7 @@ from pydantic import Field
 
 from worker.chunking import PIECES_LIMIT_BYTES
 from worker.dialects.openai.listing import PageQuery, make_list_object
-from worker.errors import AnswerTooLarge, InvalidInput
+from worker.errors import AnswerTooLarge, InvalidInput, field_error
 from worker.files import FILE_PREFIX, Files, StoredFile
 from worker.files.storage import DEFAULT_PURPOSE, Purpose
 from worker.job.batch import ExpiresAfter
@@ -69,11 +69,7 @@ class Upload(StrictModel):
 
 
 async def create(request: RouteRequest) -> dict[str, Any]:
-    """Store a file: its content as text or base64, or a path on the volume.
-
-    Raises:
-        RequestError: The file is refused.
-    """
+    """Store a file: its content as text or base64, or a path on the volume."""
     return file_object(await asyncio.to_thread(_store_upload, request))
 
 
@@ -89,22 +85,13 @@ async def list_files(request: RouteRequest) -> dict[str, Any]:
 
 
 async def retrieve(request: RouteRequest) -> dict[str, Any]:
-    """Describe a file.
-
-    Raises:
-        NoSuchObject: There is no such file.
-    """
+    """Describe a file."""
     files = request.resources.batches.files
     return file_object(await asyncio.to_thread(files.get, request.path_params["id"]))
 
 
 async def delete(request: RouteRequest) -> dict[str, Any]:
-    """Delete a file.
-
-    Raises:
-        NoSuchObject: There is no such file.
-        Conflict: A batch or a fine-tune uses the file.
-    """
+    """Delete a file."""
     id, files = request.path_params["id"], request.resources.batches.files
 
     def delete_unless_used() -> None:
@@ -144,18 +131,13 @@ def _store_upload(request: RouteRequest) -> StoredFile:
                 expires_after_s=upload.expires_after_s,
                 id=id,
             )
-    return upload.receive(files, [_decode_content(upload)], id)
-
-
-def _decode_content(upload: Upload) -> bytes:
-    try:
-        if upload.content_base64 is not None:
-            return base64.b64decode(upload.content_base64, validate=True)
-    except ValueError:
-        raise InvalidInput(
-            "content_base64: this is not valid base64", param="content_base64"
-        ) from None
-    return (upload.content or "").encode()
+    content = (upload.content or "").encode()
+    if upload.content_base64 is not None:
+        try:
+            content = base64.b64decode(upload.content_base64, validate=True)
+        except ValueError:
+            raise field_error("content_base64", "this is not valid base64") from None
+    return upload.receive(files, [content], id)
 
 
 def _read_content_parts(request: RouteRequest) -> list[Any]:

@@ -1,4 +1,4 @@
-"""OpenAI's routes for fine-tuning jobs.
+"""OpenAI's routes for fine-tuning jobs, and the objects that describe these.
 
 The first line of a route's docstring is its summary in /openapi.json.
 """
@@ -19,7 +19,6 @@ from worker.volume import ids
 if TYPE_CHECKING:
     from worker.fine_tunes.events import FineTuneEvent
     from worker.fine_tunes.record import FineTune
-    from worker.fine_tunes.request import StoredFineTune
 
 JOBS_PATH = "/v1/fine_tuning/jobs"
 ID_PARAMETER = "fine_tuning_job_id"
@@ -27,22 +26,14 @@ JOB_PATH = "/v1/fine_tuning/jobs/{fine_tuning_job_id}"
 
 
 async def create(request: RouteRequest) -> dict[str, Any]:
-    """Create a fine-tuning job, and start it if possible.
-
-    Raises:
-        InvalidInput: A field is invalid. The message names the field.
-    """
+    """Create a fine-tuning job, and start it if possible."""
     body = CreateFineTune.from_body(request.body)
     fine_tune, run_with = await create_and_start_fine_tune(body, request)
     return {**await asyncio.to_thread(_describe, fine_tune, request), **run_with}
 
 
 async def list_jobs(request: RouteRequest) -> dict[str, Any]:
-    """List fine-tuning jobs, the newest first.
-
-    Raises:
-        InvalidInput: The limit is not a number from 1 to 100.
-    """
+    """List fine-tuning jobs, the newest first."""
     query = request.job.query_params
     page_query = NewestFirstQuery.from_query(query)
     metadata = {
@@ -69,30 +60,17 @@ async def retrieve(request: RouteRequest) -> dict[str, Any]:
 
 
 async def cancel(request: RouteRequest) -> dict[str, Any]:
-    """Cancel a fine-tuning job permanently.
-
-    Raises:
-        Conflict: The job has ended, or its adapter is being published.
-    """
+    """Cancel a fine-tuning job permanently."""
     return await _change_job(request, lambda fine_tune: fine_tune.cancel())
 
 
 async def pause(request: RouteRequest) -> dict[str, Any]:
-    """Pause a fine-tuning job after a checkpoint.
-
-    Raises:
-        Conflict: The job has ended, or is already paused, cancelled or being published.
-    """
+    """Pause a fine-tuning job after a checkpoint."""
     return await _change_job(request, lambda fine_tune: fine_tune.pause())
 
 
 async def resume(request: RouteRequest) -> dict[str, Any]:
-    """Resume a paused fine-tuning job.
-
-    Raises:
-        Conflict: The job is not paused.
-        InvalidInput: This worker does not train.
-    """
+    """Resume a paused fine-tuning job."""
     request.resources.check_training_enabled()
     job = await _change_job(request, lambda fine_tune: fine_tune.resume())
     return {**job, **await request.resources.start_long_jobs(WorkReference("fine_tune", job["id"]))}
@@ -182,14 +160,16 @@ class ListedCheckpoint:
 def event_object(entry: "FineTuneEvent") -> dict[str, Any]:
     """Return an event object of a fine-tuning job."""
     metrics = entry.metrics
+    names = {"train_loss": "training loss", "valid_loss": "validation loss"}
+    losses = [f"{label}={metrics[name]:.4g}" for name, label in names.items() if name in metrics]
     return {
         "id": entry.id,
         "object": "fine_tuning.job.event",
         "created_at": entry.created_at,
         "level": entry.level,
-        "message": _describe_losses(entry.step, metrics) or entry.message,
-        "type": "metrics" if entry.metrics else "message",
-        "data": {"step": entry.step, **metrics} if entry.metrics else {},
+        "message": f"Step {entry.step}: {', '.join(losses)}" if losses else entry.message,
+        "type": "metrics" if metrics else "message",
+        "data": {"step": entry.step, **metrics} if metrics else {},
     }
 
 
@@ -207,15 +187,20 @@ def checkpoint_object(epoch: ListedCheckpoint) -> dict[str, Any]:
 
 
 def job_object(fine_tune: "FineTune") -> dict[str, Any]:
-    """Return a fine-tuning job object. Reads files, so call it in a thread.
-
-    Raises:
-        NoSuchObject: The fine-tune does not exist.
-        VolumeError: The volume fails.
-    """
+    """Return a fine-tuning job object. Reads files, so call it in a thread."""
     # The result is read after the status and overrides it: a worker may write it in between.
     request, status, result = fine_tune.request, fine_tune.status, fine_tune.result
-    hyperparameters = _hyperparameters(request)
+    spec = request.spec
+    # By OpenAI's names; those that OpenAI lacks by LLM Engine's names.
+    hyperparameters = {
+        "n_epochs": spec.epochs,
+        "batch_size": spec.batch_size or "auto",
+        "learning_rate_multiplier": request.learning_rate_multiplier,
+        "lr": spec.learning_rate,
+        "warmup_ratio": spec.warmup_ratio,
+        "weight_decay": spec.weight_decay,
+        "peft_config": spec.lora.model_dump(mode="json"),
+    }
     return {
         "id": fine_tune.id,
         "object": "fine_tuning.job",
@@ -244,12 +229,7 @@ def job_object(fine_tune: "FineTune") -> dict[str, Any]:
 
 
 def usable_checkpoints(fine_tune: "FineTune") -> list[ListedCheckpoint]:
-    """Return a finished fine-tune's usable checkpoints. Reads files, so call it in a thread.
-
-    Raises:
-        NoSuchObject: The fine-tune does not exist.
-        VolumeError: The volume fails.
-    """
+    """Return a finished fine-tune's usable checkpoints. Reads files, so call it in a thread."""
     result = fine_tune.result
     if result is None:
         return []
@@ -282,24 +262,3 @@ def _estimate_finish(fine_tune: "FineTune") -> int | None:
     left = fine_tune.request.spec.epochs - last.metrics["epoch"]
     # The estimate starts from the current time, since after a pause the last event is old.
     return round(time.time() + left * (last.at - first.at) / done) if done > 0 else None
-
-
-def _hyperparameters(request: "StoredFineTune") -> dict[str, Any]:
-    """Return hyperparameters by OpenAI's names; those that OpenAI lacks by LLM Engine's names."""
-    spec = request.spec
-    return {
-        "n_epochs": spec.epochs,
-        "batch_size": spec.batch_size or "auto",
-        "learning_rate_multiplier": request.learning_rate_multiplier,
-        "lr": spec.learning_rate,
-        "warmup_ratio": spec.warmup_ratio,
-        "weight_decay": spec.weight_decay,
-        "peft_config": spec.lora.model_dump(mode="json"),
-    }
-
-
-def _describe_losses(step: int, metrics: dict[str, float]) -> str | None:
-    """Return a message with the losses of a step, or None if the step has no losses."""
-    names = {"train_loss": "training loss", "valid_loss": "validation loss"}
-    losses = [f"{label}={metrics[name]:.4g}" for name, label in names.items() if name in metrics]
-    return f"Step {step}: {', '.join(losses)}" if losses else None

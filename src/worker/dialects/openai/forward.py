@@ -1,10 +1,15 @@
-"""Forwards requests to vLLM's own server in this process, and translates its errors."""
+"""Forwards requests to vLLM's own server in this process, and translates its errors.
+
+An engine that serves the route is chosen, the body is prepared for it (``bodies``), and vLLM's app
+is called. Its response becomes pieces: the events of a stream, or the whole body. Until a stream
+has content, its request may still be refused, or run again on a new engine.
+"""
 
 import contextlib
 import json
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -12,7 +17,7 @@ from typing import Any
 from worker.asgi import ResponseHead
 from worker.bridge import pass_item
 from worker.chunking import Piece, current_schedule
-from worker.dialects.openai.bodies import PreparedBody, prepare_body
+from worker.dialects.openai.bodies import prepare_body
 from worker.engine import Engine, Engines
 from worker.errors import (
     MAX_MESSAGE_LENGTH,
@@ -74,10 +79,12 @@ async def _call_engine(
     engine: Engine, job: OpenAIJob, route: Route, request_id: str, settings: Settings, usage: Usage
 ) -> AsyncGenerator[Piece[Any], None]:
     is_stream = job.stream and route.streams
-    prepared = PreparedBody(None)
+    body = ranking = None
     if route.method == "POST":
-        prepared = prepare_body(job, route, engine, request_id, settings)
-        await _load_named_adapter(prepared.body, engine)
+        body, ranking = prepare_body(job, route, engine, request_id, settings)
+        name = body["model"]
+        if isinstance(name, str) and name not in engine.model.names:
+            await engine.load_adapter(name)
     pass_piece = pass_item.get(None)
     splitter = events.EventSplitter()
     has_begun = False
@@ -94,7 +101,7 @@ async def _call_engine(
             weights.extend(_weigh(text + events.EVENT_END) for text in texts)
         return False
 
-    parts = engine.call(route.path, prepared.body, request_id, usage, route.shape, take_part)
+    parts = engine.call(route.path, body, request_id, usage, route.shape, take_part)
     async with contextlib.aclosing(parts):
         async for value in _read_response(parts, splitter, request_id):
             weight = weights.popleft() if is_stream and weights else 1
@@ -103,7 +110,7 @@ async def _call_engine(
             # The closing event has no JSON data, so it is omitted from a list of decoded events. A
             # receipt precedes it.
             if value != events.DONE_EVENT or (settings.raw_openai_output and not job.receipt):
-                yield _to_piece(prepared.select_best(value), weight)
+                yield _to_piece(ranking.select_best(value) if ranking else value, weight)
                 has_begun = has_begun or (is_stream and events.has_content(value))
 
 
@@ -119,12 +126,7 @@ def _to_piece(value: Any, weight: int) -> Piece[Any]:
 
 
 def _choose_engine(path: str, body: dict[str, Any] | None, engines: Engines) -> Engine:
-    """Return the engine that serves a route; if several do, the one with the body's model.
-
-    Raises:
-        NoEngine: The worker only trains.
-        UnknownRoute: No engine serves the route, or the body's model can't answer it.
-    """
+    """Return the engine that serves a route; if several do, the one with the body's model."""
     if not engines.has_engine:
         raise NoEngine
     able_engines = [engine for engine in engines if engine.body_keys(path) is not None]
@@ -139,49 +141,27 @@ def _choose_engine(path: str, body: dict[str, Any] | None, engines: Engines) -> 
     return next((engine for engine in able_engines if name in engine.model.names), able_engines[0])
 
 
-async def _load_named_adapter(body: Mapping[str, Any] | None, engine: Engine) -> None:
-    """Load the adapter that a request names, if any.
-
-    Raises:
-        WorkerError: There is no such model or adapter, or it can't be loaded.
-    """
-    name = (body or {}).get("model")
-    if isinstance(name, str) and name not in engine.model.names:
-        await engine.load_adapter(name)
-
-
 async def _read_response(
     parts: AsyncGenerator[ResponseHead | bytes, None],
     splitter: events.EventSplitter,
     request_id: str,
 ) -> AsyncGenerator[Any, None]:
-    """Yield the events of a stream, or the body of any other response.
-
-    Raises:
-        WorkerError: The response is an error.
-    """
+    """Yield the events of a stream, or the body of any other response; raise a response's error."""
     head = await anext(parts)
     assert isinstance(head, ResponseHead)  # For the type checker.
     body_parts = (part async for part in parts if isinstance(part, bytes))
-    if head.media_type == "text/event-stream":
-        async for event in _read_events(body_parts, splitter, request_id):
-            yield event
+    if head.media_type != "text/event-stream":
+        body = b"".join([part async for part in body_parts])
+        if head.status >= 400:
+            error_body = json.loads(body)
+            # The error has vLLM's format, or the format of its web framework.
+            error = error_body.get("error") or {"message": error_body.get("detail")}
+            raise _translate_error(error, head.status, request_id)
+        yield json.loads(body) if head.media_type == "application/json" else body.decode()
         return
-    body = b"".join([part async for part in body_parts])
-    if head.status >= 400:
-        error_body = json.loads(body)
-        # The error has vLLM's format, or the format of its web framework.
-        error = error_body.get("error") or {"message": error_body.get("detail")}
-        raise _translate_error(error, head.status, request_id)
-    yield json.loads(body) if head.media_type == "application/json" else body.decode()
-
-
-async def _read_events(
-    parts: AsyncGenerator[bytes, None], splitter: events.EventSplitter, request_id: str
-) -> AsyncGenerator[str, None]:
     announcements: list[str] = []
     has_begun = False
-    async for part in parts:
+    async for part in body_parts:
         for event in splitter.split_part(part):
             if event.startswith(events.ERROR_PREFIXES):
                 raise _translate_error(events.parse_error(event), None, request_id)
@@ -209,19 +189,16 @@ def _set_token_counts(usage: Usage, answer: Any) -> None:
         usage.output_tokens = counts.get("completion_tokens", counts.get("output_tokens"))
 
 
-def _remove_value_from_message(message: str) -> str:
-    for marker in REFUSED_VALUE_MARKERS:
-        message = message.partition(marker)[0]
-    return message.partition(": {")[0] if message.endswith("}") else message
-
-
 def _translate_error(error: dict[str, Any], status: int | None, request_id: str) -> WorkerError:
     """Convert an error of vLLM's server; ``status`` is None for an event of a stream."""
     # Anthropic's error format has no code.
     code = status or error.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR
-    message = replace_options_by_settings(
-        _remove_value_from_message(error["message"][:MAX_MESSAGE_LENGTH])
-    )
+    message = error["message"][:MAX_MESSAGE_LENGTH]
+    for marker in REFUSED_VALUE_MARKERS:
+        message = message.partition(marker)[0]
+    if message.endswith("}"):
+        message = message.partition(": {")[0]
+    message = replace_options_by_settings(message)
     if code == HTTPStatus.INTERNAL_SERVER_ERROR:
         log.error("request %s: vLLM's server answers %s: %s", request_id, code, message)
         return InternalError()

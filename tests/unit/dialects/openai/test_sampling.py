@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.engine.scripted import CHAT, ScriptedEngine, chat_job, settings, tokens, yields_of
 
-from worker.dialects.openai.bodies import PreparedBody, Ranking, prepare_body
+from worker.dialects.openai.bodies import Ranking, prepare_body
 from worker.dialects.table import ROUTES
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
@@ -17,14 +17,15 @@ from worker.job.sampling import Sampling
 
 COMPLETIONS = "/v1/completions"
 
-Prepare = Callable[..., PreparedBody]
+Prepared = tuple[dict[str, Any], Ranking | None]
+Prepare = Callable[..., Prepared]
 
 
 @pytest.fixture
 def prepare(engine: ScriptedEngine) -> Prepare:
     """Return a function that prepares a body with the passed keys and refuses unknown keys."""
 
-    def prepare_keys(path: str, **body: Any) -> PreparedBody:
+    def prepare_keys(path: str, **body: Any) -> Prepared:
         job = OpenAIJob(route=path, body=body)
         (row,) = (row for row in ROUTES if row.path == path)
         return prepare_body(job, row, engine, "job-1", settings(STRICT_REQUESTS="1"))
@@ -49,11 +50,11 @@ def test_a_chat_takes_the_temperature_of_the_caller_of_the_model_or_0_7(
     prepare: Prepare, engine: ScriptedEngine, default: float | None, sent: Any, expected: float
 ) -> None:
     engine.model = replace(engine.model, temperature=default)
-    assert (prepare(CHAT, temperature=sent).body or {})["temperature"] == expected
+    assert prepare(CHAT, temperature=sent)[0]["temperature"] == expected
     # Other routes and beam search get no default temperature.
     for path in (COMPLETIONS, "/v1/responses", "/v1/messages", "/tokenize"):
-        assert "temperature" not in (prepare(path).body or {})
-    assert "temperature" not in (prepare(CHAT, use_beam_search=True).body or {})
+        assert "temperature" not in prepare(path)[0]
+    assert "temperature" not in prepare(CHAT, use_beam_search=True)[0]
 
 
 # Translations:
@@ -63,20 +64,20 @@ def test_structured_output_keys_get_vllms_current_name(prepare: Prepare) -> None
     former: Any = {"guided_regex": "a+", "guided_decoding_backend": "guidance"}
     both = {**former, "structured_outputs": {"regex": "a+"}}
     for sent in ({"guided_regex": "a+"}, {"guided_options_request": {"guided_regex": "a+"}}, both):
-        result = prepare(COMPLETIONS, prompt="", **sent)
-        assert result.body == {"prompt": "", "model": "demo", "structured_outputs": {"regex": "a+"}}
+        result, _ = prepare(COMPLETIONS, prompt="", **sent)
+        assert result == {"prompt": "", "model": "demo", "structured_outputs": {"regex": "a+"}}
 
 
 def test_numbers_may_be_written_as_for_vllms_server(prepare: Prepare) -> None:
     sent: Any = {"n": "2", "best_of": 3.0, "use_beam_search": "true", "length_penalty": "0.5"}
     ranking = Ranking(2, 3, True, False)
     kept = {"use_beam_search": "true", "length_penalty": "0.5"}
-    assert prepare(COMPLETIONS, **sent) == PreparedBody({"model": "demo", "n": 3, **kept}, ranking)
+    assert prepare(COMPLETIONS, **sent) == ({"model": "demo", "n": 3, **kept}, ranking)
 
 
 def test_keys_without_effect_are_left_out(prepare: Prepare) -> None:
     keys = {"guided_json_object": False, "guided_decoding": {}, "best_of": 1, "n": None}
-    assert prepare(COMPLETIONS, **keys) == PreparedBody({"model": "demo"})
+    assert prepare(COMPLETIONS, **keys) == ({"model": "demo"}, None)
 
 
 def test_vllms_internal_keys_are_refused(prepare: Prepare) -> None:
@@ -88,8 +89,8 @@ def test_old_keys_that_vllms_server_still_accepts_are_passed_on(
     prepare: Prepare, engine: ScriptedEngine
 ) -> None:
     engine.bodies = {COMPLETIONS: frozenset({"n", "model", "truncate_prompt_tokens"})}
-    result = prepare(COMPLETIONS, truncate_prompt_tokens=5)
-    assert result.body == {"truncate_prompt_tokens": 5, "model": "demo"}
+    result, _ = prepare(COMPLETIONS, truncate_prompt_tokens=5)
+    assert result == {"truncate_prompt_tokens": 5, "model": "demo"}
 
 
 EMPTY = "an empty prompt has no tokens whose log probabilities could be echoed"
@@ -148,7 +149,7 @@ def test_empty_prompts_without_echoed_logprobs_and_token_ids_are_passed_on(
         {"prompt": "", "echo": True},
         {"prompt": "", "echo": False, "logprobs": 1},
     ):
-        assert prepare(COMPLETIONS, **sent).body == {**sent, "model": "demo"}
+        assert prepare(COMPLETIONS, **sent)[0] == {**sent, "model": "demo"}
 
 
 # Ranked choices:
@@ -172,11 +173,11 @@ BEAMS = {"use_beam_search": True, "length_penalty": 0.5}
 def test_best_of_requests_that_many_choices_from_vllm_and_ranks_them(
     prepare: Prepare, sent: dict[str, Any], body: dict[str, Any], ranking: Ranking | None
 ) -> None:
-    assert prepare(COMPLETIONS, **sent) == PreparedBody({"model": "demo", **body}, ranking)
+    assert prepare(COMPLETIONS, **sent) == ({"model": "demo", **body}, ranking)
 
 
 def test_best_of_is_refused_with_greedy_sampling(prepare: Prepare, engine: ScriptedEngine) -> None:
-    assert prepare(COMPLETIONS, best_of=2, temperature=0, use_beam_search=True).ranking
+    assert prepare(COMPLETIONS, best_of=2, temperature=0, use_beam_search=True)[1]
     engine.model = replace(engine.model, temperature=0.0)
     message, param = refusal(prepare, CHAT, best_of=2)
     assert (message.endswith("gives the same text every time"), param) == (True, "best_of")
@@ -196,7 +197,7 @@ def test_beam_search_accepts_sampling_keys_with_their_defaults(
 ) -> None:
     sent = {"top_p": 1, "top_k": -1, "repetition_penalty": 1.0, "seed": 0, "stop": []}
     engine.bodies = {COMPLETIONS: frozenset({"n", "model", "use_beam_search", *sent})}
-    assert prepare(COMPLETIONS, use_beam_search=True, **sent).ranking
+    assert prepare(COMPLETIONS, use_beam_search=True, **sent)[1]
 
 
 # The selection among vLLM's choices:
