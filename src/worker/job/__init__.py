@@ -1,4 +1,11 @@
-"""The shapes that a job's input can have."""
+"""The classes of jobs: the forms that a job's input can have.
+
+A job has the first class of ``JOB_TYPES`` with a marker key among the keys of its input. The class
+is a model that validates the input. ``OpenAIJob`` is a request to a route, whose body is validated
+later, by the code of the route. ``RawJob`` has a prompt or a conversation, ``PromptListJob`` many;
+both check their ``sampling_params`` as far as these are not vLLM's own (``sampling``). A
+``LongJob`` creates or continues a batch or a fine-tune. ``base`` has the keys that all share.
+"""
 
 from worker.job.base import Job, LongJob
 from worker.job.batch import BatchJob

@@ -1,6 +1,6 @@
-"""The base classes of all jobs: the keys for chunking, and the system prompt."""
+"""The base classes of all jobs: the keys that all inputs may have, and those of long work."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, Field, ValidationError
@@ -56,7 +56,11 @@ class Job(StrictModel):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            known_keys = {*_field_names(cls), *cls.aliases.values(), *cls.moved_keys}
+            known_keys = {*cls.model_fields, *cls.aliases.values(), *cls.moved_keys}
+            for name, field in cls.model_fields.items():
+                # The keys of a nested model, such as ``batch.id``.
+                if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                    known_keys |= {f"{name}.{inner}" for inner in field.annotation.model_fields}
             used_aliases = {field: alias for field, alias in cls.aliases.items() if alias in values}
             raise to_invalid_input(
                 error, known_keys, used_aliases, key_hints=cls.key_hints
@@ -89,11 +93,3 @@ class LongJob(Job):
     def continue_options(self) -> ContinueOptions:
         options: ContinueOptions = getattr(self, self.kind)
         return options
-
-
-def _field_names(model: type[BaseModel]) -> Iterator[str]:
-    """Yield the names of a model's fields, and of nested models' fields, such as ``batch.id``."""
-    for name, field in model.model_fields.items():
-        yield name
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from (f"{name}.{inner}" for inner in field.annotation.model_fields)

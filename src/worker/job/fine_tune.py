@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from worker.errors import InvalidInput
+from worker.errors import field_error
 from worker.job.base import ContinueOptions, LongJob
 from worker.validation import Metadata, StrictModel, check_encodable
 
@@ -101,8 +101,7 @@ class FineTuneRequest(StrictModel):
     @model_validator(mode="after")
     def _check_hyperparameters_once(self) -> Self:
         if self.hyperparameters is not None and self.hyperparameters_field != "hyperparameters":
-            message = "hyperparameters: here, or in method.supervised, but not in both"
-            raise InvalidInput(message, param="hyperparameters")
+            raise field_error("hyperparameters", "here, or in method.supervised, but not in both")
         return self
 
     @property

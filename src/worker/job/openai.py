@@ -63,8 +63,7 @@ class OpenAIJob(Job):
         pairs = body.get("metadata")
         labels = dict(pairs) if isinstance(pairs, dict) else {}
         # Anthropic's API has the user among the metadata.
-        user = body.get("user", labels.pop("user_id", None))
-        user = _valid_or(None, _user_adapter, user)
+        user = _valid_or(None, _user_adapter, body.get("user", labels.pop("user_id", None)))
         labels = _valid_or({}, _labels_adapter, labels)
         return self.user or user, {**labels, **(self.metadata or {})}
 
@@ -88,12 +87,7 @@ class OpenAIJob(Job):
     @property
     def stream(self) -> bool:
         """Whether vLLM's server will read ``stream`` as true; it accepts many spellings."""
-        if self.body is None:
-            return False
-        try:
-            return _boolean_adapter.validate_python(self.body.get("stream"))
-        except ValidationError:
-            return False
+        return _valid_or(False, _boolean_adapter, (self.body or {}).get("stream"))
 
 
 def _valid_or(default: T, adapter: TypeAdapter[T], value: Any) -> T:

@@ -1,7 +1,7 @@
 """Raw jobs: a prompt or conversation for the engine, or a list of them."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Mapping
 from itertools import repeat
 from typing import Annotated, Any, ClassVar, Self
 
@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, field_error
 from worker.job.base import Job
 from worker.job.sampling import OTHER_API_KEYS, PARAMETERS, Sampling, merge_params
 from worker.limits.work import MAX_PROMPTS, MAX_REPEATED_CHARACTERS
@@ -153,73 +153,57 @@ class PromptListJob(Job):
             InvalidInput: A field that all items share is invalid, or too many items are invalid.
         """
         shared = dict(values)
-        key = _require_single_key(shared.keys() & (cls.marker_keys | RawJob.marker_keys))
+        keys = shared.keys() & (cls.marker_keys | RawJob.marker_keys)
+        if len(keys) > 1:
+            names = " and ".join(sorted(keys))
+            raise InvalidInput(f"{names}: one of them, not more", param=min(keys))
+        (key,) = keys
         prompts, params = shared.pop(key), shared.pop(SAMPLING_PARAMS, {})
         fields = {name: shared.pop(name) for name in LIST_KEYS & shared.keys()}
         if not isinstance(prompts, list) or not 0 < len(prompts) <= MAX_PROMPTS:
-            raise InvalidInput(f"{key}: a list of 1 to {MAX_PROMPTS:,} items", param=key)
-        if isinstance(params, list) and len(params) != len(prompts):
-            message = f"{SAMPLING_PARAMS}: {len(params)} of them for {len(prompts)} {key}"
-            raise InvalidInput(message, param=SAMPLING_PARAMS)
-        params_per_item = params if isinstance(params, list) else None
-        shared_job = RawJob.from_input(
-            {**shared, "prompt": "", **({} if params_per_item else {SAMPLING_PARAMS: params})}
-        )
-        top_level = (
-            {name: shared[name] for name in shared.keys() & PARAMETERS} if params_per_item else {}
-        )
-        _limit_shared_parameters(top_level, len(prompts))
-        item_key = {"prompts": "prompt", "messages_list": "messages"}[key]
-        pairs = zip(prompts, params_per_item or repeat(shared_job.sampling_params), strict=False)
-        items = tuple(
-            _limit_invalid_items(
-                _make_item_job(shared_job, {item_key: prompt, SAMPLING_PARAMS: values, **top_level})
-                for prompt, values in pairs
-            )
-        )
-        return super().from_input({**fields, "shared": shared_job, "items": items})
-
-
-def _require_single_key(keys: Set[str]) -> str:
-    if len(keys) > 1:
-        names = " and ".join(sorted(keys))
-        raise InvalidInput(f"{names}: one of them, not more", param=min(keys))
-    return next(iter(keys))
-
-
-def _limit_shared_parameters(top_level: Mapping[str, Any], count: int) -> None:
-    """Refuse large parameters that would be merged into the parameters of each item."""
-    # A number is small, whatever its count of digits.
-    large = {key: value for key, value in top_level.items() if isinstance(value, str | list | dict)}
-    if large and (size := len(json.dumps(large)) * count) > MAX_REPEATED_CHARACTERS:
-        name = min(large)
-        message = f"{count:,} times for as many {SAMPLING_PARAMS} it has {size:,} characters"
-        raise InvalidInput(f"{name}: {message}, at most {MAX_REPEATED_CHARACTERS:,}", param=name)
-
-
-def _limit_invalid_items(items: Iterable[RawJob | InvalidInput]) -> Iterator[RawJob | InvalidInput]:
-    invalid_count = 0
-    for index, item in enumerate(items):
-        if isinstance(item, InvalidInput):
-            invalid_count += 1
-            if invalid_count > MAX_INVALID_ITEMS:
+            raise field_error(key, f"a list of 1 to {MAX_PROMPTS:,} items")
+        count = len(prompts)
+        top_level: dict[str, Any] = {}
+        if isinstance(params, list):
+            if len(params) != count:
+                raise field_error(SAMPLING_PARAMS, f"{len(params)} of them for {count} {key}")
+            # Parameters next to the list are merged into those of each item.
+            shared_job = RawJob.from_input({**shared, "prompt": ""})
+            top_level = {name: shared[name] for name in shared.keys() & PARAMETERS}
+            # A number is small, whatever its count of digits.
+            large = {k: v for k, v in top_level.items() if isinstance(v, str | list | dict)}
+            if large and (size := len(json.dumps(large)) * count) > MAX_REPEATED_CHARACTERS:
                 message = (
-                    f"more than {MAX_INVALID_ITEMS} items are wrong; item {index}: {item.message}"
+                    f"{count:,} times for as many {SAMPLING_PARAMS} it has {size:,} characters"
                 )
-                raise InvalidInput(message, param=item.param)
-        yield item
+                raise field_error(min(large), f"{message}, at most {MAX_REPEATED_CHARACTERS:,}")
+        else:
+            shared_job = RawJob.from_input({**shared, "prompt": "", SAMPLING_PARAMS: params})
+            params = repeat(shared_job.sampling_params)
+        item_key = {"prompts": "prompt", "messages_list": "messages"}[key]
+        items: list[RawJob | InvalidInput] = []
+        invalid_count = 0
+        for prompt, item_params in zip(prompts, params, strict=False):
+            item = {item_key: prompt, SAMPLING_PARAMS: item_params, **top_level}
+            try:
+                items.append(_make_item(shared_job, item))
+            except InvalidInput as error:
+                invalid_count += 1
+                if invalid_count > MAX_INVALID_ITEMS:
+                    message = f"more than {MAX_INVALID_ITEMS} items are wrong; item {len(items)}: "
+                    raise InvalidInput(message + error.message, param=error.param) from None
+                # Its traceback would keep this frame, and with it the whole input.
+                items.append(error.with_traceback(None))
+        return super().from_input({**fields, "shared": shared_job, "items": tuple(items)})
 
 
-def _make_item_job(shared: RawJob, values: Mapping[str, Any]) -> RawJob | InvalidInput:
-    """Return a job with an item's and the shared fields (not copied), or the item's error."""
+def _make_item(shared: RawJob, values: Mapping[str, Any]) -> RawJob:
+    """Return a job with an item's fields and the shared ones, which are not copied."""
     prompt = values.get("prompt")
     if isinstance(prompt, str) and values[SAMPLING_PARAMS] is shared.sampling_params:
         return shared.model_copy(update={"prompt": prompt})  # Every string is a valid prompt.
-    try:
-        job = RawJob.from_input(
-            drop_nulls({**values, "apply_chat_template": shared.apply_chat_template})
-        )
-    except InvalidInput as error:
-        return error
+    job = RawJob.from_input(
+        drop_nulls({**values, "apply_chat_template": shared.apply_chat_template})
+    )
     fields = {name: getattr(job, name) for name in ("prompt", "messages", SAMPLING_PARAMS)}
     return shared.model_copy(update=fields)

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, field_error
 from worker.limits.parameters import (
     GUIDED_KEYS,
     GUIDED_OBJECTS,
@@ -26,7 +26,7 @@ from worker.limits.parameters import (
     remove_duplicate_items,
 )
 from worker.limits.work import MAX_CHOICES
-from worker.validation import SAMPLING_PARAMS, drop_nulls, param_error, to_invalid_input
+from worker.validation import SAMPLING_PARAMS, drop_nulls, to_invalid_input
 
 ChoiceCount = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
 
@@ -85,9 +85,6 @@ class Sampling(BaseModel):
 
         ``container`` is the name of the object in messages; it is empty for the body of a request,
         whose numbers may be strings, or integral floats, as for vLLM's server.
-
-        Raises:
-            InvalidInput: A parameter is invalid. The message names the parameter.
         """
         try:
             is_strict = None if container else False
@@ -162,26 +159,17 @@ class Sampling(BaseModel):
     # The methods below refuse combinations of parameters, in raw jobs and on the OpenAI path.
 
     def refuse_ranked_stream(self, container: str = SAMPLING_PARAMS) -> None:
-        """Refuse ranked choices in a stream.
-
-        Raises:
-            InvalidInput: Choices are ranked. The message names the parameter that ranks them.
-        """
         if self.is_ranked:
             name = "use_beam_search" if self.use_beam_search else "best_of"
             message = "ranked choices can only be returned at the end: leave out stream"
-            raise param_error(name, message, container)
+            raise field_error(name, message, container)
 
     def refuse_equal_choices(self, temperature: Any, container: str = SAMPLING_PARAMS) -> None:
-        """Refuse several choices if sampling is greedy (without beam search): they would be equal.
-
-        Raises:
-            InvalidInput: Sampling is greedy. The message names the parameter with the number.
-        """
+        """Refuse several choices of greedy sampling without beam search: they would be equal."""
         if temperature == 0 and self.num_candidates > 1 and not self.use_beam_search:
             name = "n" if self.best_of is None else "best_of"
             message = "greedy sampling (temperature 0) gives the same text every time"
-            raise param_error(name, message, container)
+            raise field_error(name, message, container)
 
     def refuse_ignored_in_beam_search(
         self, names: Sequence[str], container: str = SAMPLING_PARAMS
@@ -189,12 +177,9 @@ class Sampling(BaseModel):
         """Refuse parameters that beam search ignores, if the job uses beam search.
 
         ``names`` contains those whose values would have an effect without beam search.
-
-        Raises:
-            InvalidInput: The message names the first of ``names``.
         """
         if self.use_beam_search and names:
-            raise param_error(names[0], BEAM_SEARCH_IGNORED, container)
+            raise field_error(names[0], BEAM_SEARCH_IGNORED, container)
 
 
 # All parameters. A job may also have them next to sampling_params, where most servers have them.
@@ -212,11 +197,7 @@ PARAMETERS = (
 
 
 def merge_params(params: Mapping[str, Any], top_level: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge parameters from the top level of a job into its ``sampling_params``.
-
-    Raises:
-        InvalidInput: A parameter is set in both places.
-    """
+    """Merge parameters from the top level of a job into its ``sampling_params``."""
     params = drop_nulls(params)
     if repeated := sorted(top_level.keys() & params.keys()):
         message = f"{repeated[0]} is set both in {SAMPLING_PARAMS} and next to it"
