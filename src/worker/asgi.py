@@ -73,12 +73,13 @@ class _AppCall:
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self.parts.put_nowait(_to_response_head(message))
-        elif (part := bytes(message.get("body", b""))) and not self._take_part(
-            # While an earlier part waits, this one waits, too.
-            part,
-            self.parts.empty(),
-        ):
+            headers = {key.decode().lower(): value.decode() for key, value in message["headers"]}
+            media_type = headers.get("content-type", "").split(";", 1)[0].strip()
+            self.parts.put_nowait(ResponseHead(message["status"], media_type))
+            return
+        part = bytes(message.get("body", b""))
+        # While an earlier part waits, this one waits, too.
+        if part and not self._take_part(part, self.parts.empty()):
             self.parts.put_nowait(part)
 
     def on_task_done(self, task: asyncio.Future[None]) -> None:
@@ -113,9 +114,6 @@ async def call_app(
             all earlier parts have been taken or yielded. Only then it may take the part, so that
             it is not yielded, which saves the switch to the caller's task. It must not raise an
             exception.
-
-    Raises:
-        Exception: Any exception of the app.
     """
     app_call = _AppCall(request.body, take_part)
     scope = request.scope if state is None else {**request.scope, "state": state}
@@ -128,9 +126,3 @@ async def call_app(
         await task
     finally:
         app_call.disconnected.set()
-
-
-def _to_response_head(message: Message) -> ResponseHead:
-    headers = {name.decode().lower(): value.decode() for name, value in message["headers"]}
-    media_type = headers.get("content-type", "").split(";", 1)[0].strip()
-    return ResponseHead(status=message["status"], media_type=media_type)

@@ -220,7 +220,6 @@ class EngineBusy(ServerError):
     retryable = True
 
     def __init__(self, message: str | None = None, *, param: str | None = None) -> None:
-        """Initialize the error; the default message says that the worker is full."""
         full = "The worker has its maximum number of requests. Send the request again."
         super().__init__(message or full, param=param)
 

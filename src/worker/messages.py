@@ -49,9 +49,11 @@ _PART_TYPES = ", ".join((*TEXT_KEYS, *MEDIA_KEYS))
 def convert_messages(messages: Any, place: str = "messages") -> list[dict[str, Any]]:
     """Return messages in the form that vLLM reads. ``place`` is their path, for errors.
 
+    Roles, and the media in parts, are not checked here.
+
     Raises:
         InvalidInput: They are no list, or a message, a part or a tool call has no form that is
-            known; the error names its path. Roles, and the media in parts, are not checked here.
+            known; the error names its path.
     """
     require(list, place, messages)
     return [_convert_message(message, f"{place}.{i}") for i, message in enumerate(messages)]
@@ -73,11 +75,7 @@ def find_reasoning(message: Mapping[str, Any]) -> Any:
 
 
 def media_url(part: Mapping[str, Any], place: str) -> str:
-    """Return the URL of a part of transformers or of Anthropic's API, such as an ``image``.
-
-    Raises:
-        InvalidInput: The part has neither a URL nor data in base64.
-    """
+    """Return the URL of a part of transformers or of Anthropic's API, such as an ``image``."""
     kind, source = part["type"], part.get("source")
     url = part.get(kind) or part.get("url")
     if isinstance(source, dict):
@@ -110,11 +108,7 @@ def mend_text(text: str) -> str:
 
 
 def require(kind: type[T], field: str, value: Any) -> T:
-    """Return a value that has to be a list, an object or a string.
-
-    Raises:
-        InvalidInput: It is something else.
-    """
+    """Return a value that has to be a list, an object or a string, or raise ``InvalidInput``."""
     if not isinstance(value, kind):
         raise field_error(field, f"Input should be a valid {_TYPE_NAMES[kind]}")
     return value

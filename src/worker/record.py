@@ -203,10 +203,8 @@ class JobRecord:
             values["cut_by"] = "DEFAULT_MAX_TOKENS"
         text = " ".join(f"{key}={'-' if value is None else value}" for key, value in values.items())
         log.info("%s", text, extra={"fields": values})
-        if self.is_counted:
-            self._add_to_metrics()
-
-    def _add_to_metrics(self) -> None:
+        if not self.is_counted:
+            return
         metrics.CHUNKS.inc(self.chunks)
         if self.submitted_at is not None:
             metrics.QUEUE_SECONDS.observe(self.submitted_at - self.received_at)

@@ -65,7 +65,7 @@ class StrictModel(BaseModel):
         """Validate the body of a request, or an object in it; null values count as absent.
 
         Raises:
-            InvalidInput: Some fields are invalid; the message names the first few, without values.
+            InvalidInput: The message names the first few invalid fields, without values.
         """
         try:
             return cls.model_validate(drop_nulls(values))
@@ -82,11 +82,7 @@ class QueryModel(BaseModel):
 
     @classmethod
     def from_query(cls, query: Mapping[str, str]) -> Self:
-        """Validate a query string; an empty value counts as absent.
-
-        Raises:
-            InvalidInput: Some parameters are invalid; the message names them.
-        """
+        """Validate a query string; an empty value counts as absent."""
         try:
             return cls.model_validate({name: value for name, value in query.items() if value})
         except ValidationError as error:
