@@ -1,31 +1,37 @@
-"""Runs the worker's engine in a script, without the platform."""
+"""Runs the worker's engine in a script, without the platform.
+
+``LLM`` goes through the same start as a worker, with its arguments as settings. Its methods render
+prompts and generate on the engine's event loop, as raw jobs do, and block until all are complete.
+"""
 
 import asyncio
 import contextlib
+import functools
 import itertools
+import warnings
 import weakref
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Self, TypeVar
 
 from tqdm import tqdm
 
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import EngineInput
 from worker.engine.start import Start
 from worker.job import RawJob
-from worker.offline.inputs import (
-    Params,
-    as_prompt_list,
-    check_argument_names,
-    convert_distinct,
-    expand_per_prompt,
-    to_sampling_params,
-    warn_no_effect,
-)
+from worker.job.sampling import Sampling, merge_params
+from worker.limits.parameters import STRUCTURED_OUTPUTS, check_parameter_bounds
+from worker.settings import Settings
+from worker.settings.names import CANONICAL_NAMES, SPECULATIVE_KEYS, explain_removal
 from worker.settings.sources import gather_settings
 from worker.settings.values import format_value
+from worker.validation import SAMPLING_PARAMS, unknown_key_message
 
 T = TypeVar("T")
+
+# vLLM's SamplingParams, or a dict with the keys of a job's ``sampling_params``.
+Params = Any
 
 
 class LLM:
@@ -89,7 +95,7 @@ class LLM:
         start = Start.read(gather_settings(environ))
         start.prepare()
         try:
-            check_argument_names(engine_args, start.option_names)
+            _check_argument_names(engine_args, start.option_names)
         except TypeError:
             start.read_ahead.close()
             raise
@@ -144,7 +150,7 @@ class LLM:
             WorkerError: If a prompt or a parameter is invalid.
         """
         if prompt_adapter_request is not None:
-            warn_no_effect("prompt_adapter_request", "vLLM has no prompt adapters any more")
+            _warn_no_effect("prompt_adapter_request", "vLLM has no prompt adapters any more")
         values = prompts if prompt_token_ids is None else prompt_token_ids
         if values is None:
             raise TypeError("generate: prompts, or prompt_token_ids")
@@ -224,8 +230,12 @@ class LLM:
         return self._run_concurrently(calls, use_tqdm)
 
     def _prompt_renderings(self, prompts: Any) -> list[Callable[[], Awaitable[EngineInput]]]:
+        # A single prompt is a string, a dict, or a list of token ids.
+        items = [prompts] if isinstance(prompts, str | dict) else list(prompts)
+        if items and isinstance(items[0], int):
+            items = [items]
         render = self._engine.generation.prompts.render_prompt
-        return [partial(render, prompt) for prompt in as_prompt_list(prompts)]
+        return [partial(render, prompt) for prompt in items]
 
     def _complete(
         self,
@@ -236,9 +246,9 @@ class LLM:
         constraints: Any = None,
     ) -> list[Any]:
         generation = self._engine.generation
-        params = expand_per_prompt(sampling_params, len(renderings), "sampling_params")
-        plans = convert_distinct(
-            params, lambda value: generation.plan_answer(to_sampling_params(value, constraints))
+        params = _expand_per_prompt(sampling_params, len(renderings), "sampling_params")
+        plans = _convert_distinct(
+            params, lambda value: generation.plan_answer(_to_sampling_params(value, constraints))
         )
         adapters = self._load_adapters(lora_request, len(renderings))
         # Render all prompts before the first request, so that the engine's first steps are full.
@@ -261,7 +271,7 @@ class LLM:
             loading = adapters.get_or_load if isinstance(request, str) else adapters.load_for_script
             return self._run_concurrently([partial(loading, request)])[0]
 
-        return convert_distinct(expand_per_prompt(lora_request, count, "lora_request"), load)
+        return _convert_distinct(_expand_per_prompt(lora_request, count, "lora_request"), load)
 
     def _next_request_id(self) -> str:
         return f"offline-{next(self._request_numbers)}"
@@ -294,3 +304,71 @@ class LLM:
         finally:
             # Otherwise the engine would continue after Ctrl-C.
             future.cancel()
+
+
+def _check_argument_names(engine_args: Mapping[str, Any], options: Iterable[str]) -> None:
+    """Refuse unknown names of arguments, and warn of those that vLLM has dropped.
+
+    ``options`` are the names of the installed vLLM's options, in upper case.
+    """
+    names = (
+        *options,
+        *Settings.model_fields,
+        *CANONICAL_NAMES,
+        *CANONICAL_NAMES.values(),
+        *SPECULATIVE_KEYS,
+    )
+    known = {name.lower() for name in names}
+    for name in engine_args.keys() - known:
+        if reason := explain_removal(name.upper()):
+            _warn_no_effect(name, reason)
+        else:
+            raise TypeError(f"LLM: {unknown_key_message(name, known)}")
+
+
+@functools.cache
+def _warn_no_effect(name: str, reason: str) -> None:
+    warnings.warn(f"{name} has no effect: {reason}", stacklevel=4)
+
+
+def _convert_distinct(values: list[Any], convert: Callable[[Any], T]) -> list[T]:
+    """Convert all values; an object that occurs several times is converted once."""
+    distinct = {id(value): value for value in values}
+    converted = {key: convert(value) for key, value in distinct.items()}
+    return [converted[id(value)] for value in values]
+
+
+def _to_sampling_params(params: Params, constraints: Any) -> Any:
+    """Add the constraints; return a ``Sampling`` for a dict or None, else vLLM's object.
+
+    ``constraints`` are a dict, an object with such attributes, or None. ``params`` is not changed.
+    """
+    constraint = (
+        constraints if constraints is None or isinstance(constraints, dict) else vars(constraints)
+    )
+    if params is None or isinstance(params, dict):
+        extra = {} if constraint is None else {"guided_options_request": constraint}
+        sampling = Sampling.from_params(merge_params(params or {}, extra))
+        # Even parameters of a trusted caller must not crash the engine.
+        check_parameter_bounds(sampling.body_params, SAMPLING_PARAMS)
+        return sampling
+    if not isinstance(params, import_from_vllm("SamplingParams")):
+        raise TypeError(f"sampling_params: a dict, or vLLM's SamplingParams, not {params!r}")
+    if constraint is not None:
+        constrained = _to_sampling_params({}, constraint)
+        if structured := constrained.vllm_params.get(STRUCTURED_OUTPUTS):
+            # Imported here because it imports vLLM.
+            from worker.engine.run.generation.sampling import build_structured_outputs  # noqa: PLC0415 - see above
+
+            params = params.clone()
+            params.structured_outputs = build_structured_outputs(structured)
+    return params
+
+
+def _expand_per_prompt(value: Any, count: int, name: str) -> list[Any]:
+    """Return a list with one value for each prompt, repeating a single value."""
+    if not isinstance(value, list | tuple):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f"{name}: {len(value)} of them for {count} prompts")
+    return list(value)
