@@ -51,28 +51,16 @@ _ADDRESS_OR_PATH = re.compile(
 def should_answer_callers(error: StartFailed, values: Mapping[str, str]) -> bool:
     """Return whether the worker answers callers with the error of a failed start.
 
-    A failure that another machine may not have is recorded; the third in an hour is answered.
+    A failure that another machine may not have is recorded, as an empty file; the third with the
+    same message in an hour is answered. Two failures have the same message if they differ only in
+    paths, numbers and addresses.
 
-    Args:
-        error: The error of the start.
-        values: The settings as unparsed text, since they may be the cause of the failure.
+    ``values`` are the settings as unparsed text, since they may be the cause of the failure.
     """
     if equals_boolean(values.get(SETTING), False):
         return False
-    return error.affects_all_workers or _record_and_count(error, values) >= MAX_FAILURES
-
-
-def forget_failures(values: Mapping[str, str]) -> None:
-    """Forget the failed starts of the same models, after a start has succeeded."""
-    shutil.rmtree(_failures_directory(values), ignore_errors=True)
-
-
-def _record_and_count(error: StartFailed, values: Mapping[str, str]) -> int:
-    """Record a failure as an empty file; return how many of the last hour have the same message.
-
-    Returns 0 if the disk can't be written to. Two failures have the same message if they differ
-    only in paths, numbers and addresses.
-    """
+    if error.affects_all_workers:
+        return True
     message = re.sub(r"0x[0-9a-f]+|\d+", "#", shorten_paths(error.message))
     folder = _failures_directory(values) / hashlib.sha256(message.encode()).hexdigest()[:16]
     now = time.time()
@@ -81,8 +69,14 @@ def _record_and_count(error: StartFailed, values: Mapping[str, str]) -> int:
         (folder / f"{now:.0f}-{uuid4().hex}").touch()
         times = [int(path.name.partition("-")[0]) for path in folder.iterdir()]
     except (OSError, ValueError):
-        return 0
-    return sum(now - time_s < FAILURES_S for time_s in times)
+        # Without a disk, no failure is known.
+        return False
+    return sum(now - time_s < FAILURES_S for time_s in times) >= MAX_FAILURES
+
+
+def forget_failures(values: Mapping[str, str]) -> None:
+    """Forget the failed starts of the same models, after a start has succeeded."""
+    shutil.rmtree(_failures_directory(values), ignore_errors=True)
 
 
 def _failures_directory(values: Mapping[str, str]) -> Path:
@@ -99,9 +93,8 @@ def shorten_paths(message: str) -> str:
 
 
 def _shorten_path(match: re.Match[str]) -> str:
-    name = (
-        (match["address"] or match["quoted"] or match["bare"] or "").rstrip("/").rpartition("/")[2]
-    )
+    path = match["address"] or match["quoted"] or match["bare"] or ""
+    name = path.rstrip("/").rpartition("/")[2]
     return f"…/{name}" if name else match[0]
 
 

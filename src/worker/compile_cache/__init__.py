@@ -1,8 +1,9 @@
 """Stores compiled code on the volume for workers that start later.
 
-vLLM, Triton and Inductor write to the container's own disk, which is fast and has no other writer.
-Before the engine starts, an archive is unpacked there. Once the worker is healthy, archives that
-the volume lacks are published. Only this package knows the layout on the volume.
+vLLM, Triton and Inductor write to the container's own disk, which is fast and has no other writer;
+``set_up_compile_cache`` says where. Before the engine starts, ``CompileCache`` unpacks an archive
+there. Once the worker is healthy, ``publishing``, a program of its own, packs the archives that the
+volume lacks. Only this package knows the layout on the volume.
 """
 
 import contextlib
@@ -49,7 +50,8 @@ _COMPILED_PARTS = (
     "triton",
     "inductor",
 )
-_PLAN_PARTS = ("vllm/startup_plan",)
+_PLAN = "vllm/startup_plan"
+_PLAN_PARTS = (_PLAN,)
 # Key in a startup plan for the GPU's free memory when the plan was made, and bytes that this worker
 # subtracts from it. vLLM follows a plan only if at least as many bytes are free, and free memory
 # differs by megabytes from startup to startup. A little less is enough: vLLM has already made sure
@@ -132,7 +134,13 @@ class CompileCache:
             # Compiling took memory that this startup's plan lacks for the KV cache: don't share it.
             self._missing = [item for item in self._missing if item[1] != _PLAN_PARTS]
             self._remove_local_parts(_PLAN_PARTS)
-        self._relax_plans()
+        if any(parts == _PLAN_PARTS for _, parts in self._missing):
+            # Others follow the plan with a little less free memory than there was.
+            for path in (self.local / _PLAN).glob("*.json"):
+                with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+                    plan = json.loads(path.read_bytes())
+                    plan[_FREE_MEMORY_KEY] = max(0, plan[_FREE_MEMORY_KEY] - PLAN_SLACK_BYTES)
+                    path.write_text(json.dumps(plan))
         thread = threading.Thread(target=self._publish_archives, name="compile-cache", daemon=True)
         thread.start()
         return thread
@@ -155,7 +163,12 @@ class CompileCache:
         archive = self._archive_path(name)
         started_at = time.monotonic()
         try:
-            size = _unpack_archive(archive, self.local)
+            size = archive.stat().st_size
+            with gzip.open(archive) as opened, tarfile.open(fileobj=opened, mode="r|") as packed:
+                packed.extractall(self.local, **_EXTRACT_OPTIONS)
+                # The checksum is at the end of the archive: reading to there detects damage.
+                while opened.read(2**20):
+                    pass
         except FileNotFoundError:
             self._missing.append((name, parts))
             return False
@@ -168,19 +181,12 @@ class CompileCache:
                 with contextlib.suppress(OSError):
                     archive.unlink()
             return False
+        # Mark the archive as used. The volume may be read-only.
+        with contextlib.suppress(OSError):
+            os.utime(archive)
         seconds = time.monotonic() - started_at
         log.info("compile cache: %s: unpacked, %.1f MB in %.1f s", name, size / 1e6, seconds)
         return True
-
-    def _relax_plans(self) -> None:
-        """Reduce the free memory that plans missing on the volume need by ``PLAN_SLACK_BYTES``."""
-        if all(parts != _PLAN_PARTS for _, parts in self._missing):
-            return
-        for path in [file for part in _PLAN_PARTS for file in (self.local / part).glob("*.json")]:
-            with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-                plan = json.loads(path.read_bytes())
-                plan[_FREE_MEMORY_KEY] = max(0, plan[_FREE_MEMORY_KEY] - PLAN_SLACK_BYTES)
-                path.write_text(json.dumps(plan))
 
     def _remove_local_parts(self, parts: tuple[str, ...]) -> None:
         for part in parts:
@@ -196,17 +202,3 @@ class CompileCache:
         graphs = [path for path in paths if path.is_file() and "inductor_cache" not in path.parts]
         stats = [(str(path), path.stat()) for path in graphs]
         return frozenset((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
-
-
-def _unpack_archive(archive: Path, folder: Path) -> int:
-    """Unpack an archive and return its size in bytes."""
-    size = archive.stat().st_size
-    with gzip.open(archive) as opened, tarfile.open(fileobj=opened, mode="r|") as packed:
-        packed.extractall(folder, **_EXTRACT_OPTIONS)
-        # The checksum is at the end of the archive: reading to there detects damage.
-        while opened.read(2**20):
-            pass
-    # Mark the archive as used. The volume may be read-only.
-    with contextlib.suppress(OSError):
-        os.utime(archive)
-    return size

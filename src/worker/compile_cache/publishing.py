@@ -33,26 +33,26 @@ class NotPublished(Exception):
 
 
 def publish_archive(archive: Path, folder: Path, parts: Sequence[str]) -> int:
-    """Publish an archive; return its size in bytes, or 0 if there is nothing to publish.
-
-    Args:
-        archive: Archive on the volume.
-        folder: Directory that the names in the archive are relative to.
-        parts: Directories in the folder to pack.
+    """Pack ``parts`` of a folder; return the archive's size in bytes, 0 if they have no files.
 
     Raises:
         NotPublished: The archive exists, another worker is publishing it, or packing took longer
             than ``MAX_PACKING_S``.
         OSError: The volume can't be written to, or is full.
     """
-    files = [path for part in parts for path in sorted((folder / part).rglob("*"))]
-    if not any(path.is_file() for path in files):
+    files = [file for part in parts for file in sorted((folder / part).rglob("*"))]
+    if not any(file.is_file() for file in files):
         return 0
     archive.parent.mkdir(exist_ok=True)
     _remove_unused_files(archive.parent)
     with _partial_file(archive) as (path, file):
         started_at = time.time()
-        _pack(file, folder, files)
+        # Compressed mainly for the checksum, which reveals a damaged archive.
+        with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as packed:
+            for source in files:
+                # Compilers may delete temporary files meanwhile.
+                with contextlib.suppress(FileNotFoundError):
+                    packed.add(source, source.relative_to(folder), recursive=False)
         file.flush()
         # A full network disk may raise an error only at this point.
         os.fsync(file.fileno())
@@ -65,11 +65,7 @@ def publish_archive(archive: Path, folder: Path, parts: Sequence[str]) -> int:
 
 @contextlib.contextmanager
 def _partial_file(archive: Path) -> Iterator[tuple[Path, BinaryIO]]:
-    """Create the archive's partial file, which only one worker can; remove it after the block.
-
-    Raises:
-        NotPublished: The archive exists, or another worker is publishing it.
-    """
+    """Create the archive's partial file, which only one worker can; remove it after the block."""
     path = archive.with_name(archive.name + _PARTIAL)
     try:
         file = path.open("xb")
@@ -83,15 +79,6 @@ def _partial_file(archive: Path) -> Iterator[tuple[Path, BinaryIO]]:
             yield path, file
     finally:
         path.unlink(missing_ok=True)
-
-
-def _pack(file: BinaryIO, folder: Path, files: Sequence[Path]) -> None:
-    # Compressed mainly for the checksum, which reveals a damaged archive.
-    with tarfile.open(fileobj=file, mode="w:gz", compresslevel=1) as packed:
-        for path in files:
-            # Compilers may delete temporary files meanwhile.
-            with contextlib.suppress(FileNotFoundError):
-                packed.add(path, path.relative_to(folder), recursive=False)
 
 
 def _remove_unused_files(shared: Path) -> None:
