@@ -22,7 +22,7 @@ from worker.engine.model_config import architectures_in, import_model_classes
 from worker.engine.options.combinations import AUTO, REASONING_PARSER, TOOL_PARSER
 from worker.engine.start import Start
 from worker.engine.start.artifacts import artifacts_in_arguments
-from worker.engine.start.configuring import configure_engine, find_problem_on_gpu, reset_options
+from worker.engine.start.configuring import configure_engine, find_problem, reset_options
 from worker.engine.start.parsers import choose_family_by_files
 from worker.engine.start.rehearsal import rehearse_core
 from worker.engine.start.steps import with_artifact_directories
@@ -155,7 +155,7 @@ def rehearse_start(
         except StartFailed as failure:
             problem: str | None = failure.problem
             if start.simulated_gpu:
-                problem = find_problem_on_gpu(engine, start, check)
+                problem = find_problem(engine, start, check, as_cuda=True)
             # Without a problem on the GPU, only this machine refuses it.
             if problem is not None:
                 is_certain = problem == failure.problem

@@ -1,9 +1,11 @@
 """Reads vLLM's view of a model without its weights, from its registry and configuration."""
 
 import math
+from argparse import Namespace
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
@@ -15,6 +17,8 @@ from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.translation import START_ERRORS, shorten_to_sentences
 from worker.errors import StartFailed, replace_options_by_settings
 from worker.settings.environment import process_environ, set_variable
+from worker.store import disk
+from worker.store.files import CONFIG, parse_json_object
 
 # Exceptions of vLLM and transformers for malformed configurations.
 CONFIG_ERRORS = (
@@ -37,6 +41,16 @@ _UNBOUNDED_LENGTH = 2**31
 _MAX_MESSAGE_LENGTH = 400
 
 TRANSCRIPTION_ONLY = "the model only transcribes speech, which no route of the worker serves"
+
+
+def read_config(options: Namespace) -> dict[str, Any]:
+    """Return the config.json of a model on the disk, with the operator's overrides of it.
+
+    ``options`` are vLLM's arguments.
+    """
+    folder, overrides = Path(options.hf_config_path or options.model), options.hf_overrides
+    config = parse_json_object(disk.read_text_or_empty(folder / CONFIG))
+    return config | (overrides if isinstance(overrides, dict) else {})
 
 
 def architectures_in(config: Mapping[str, Any]) -> list[str]:

@@ -172,36 +172,16 @@ class Start:
         with log_phase("import"), pause_and_freeze_gc(), cache_import_structure():
             options = self._import_vllm_options(machine, mistakes)
         with log_phase("settings"):
-            from worker.engine.options.automatic import DEFAULT_GPU_SHARES, divide_gpu_memory  # noqa: PLC0415 - imports vLLM
-            from worker.engine.start.tables import find_option_mistakes  # noqa: PLC0415 - imports vLLM
-
-            shares, options_by_prefix = DEFAULT_GPU_SHARES, {"": raw.main_options}
-            if "MODEL" in raw.embedder_options:
-                with collect_mistakes(mistakes):
-                    shares = divide_gpu_memory(
-                        raw.main_options | raw.extra_options, raw.embedder_options
-                    )
-                # The embedder's model may also be able to generate, but must embed here. Embedders
-                # are small, so one GPU is enough.
-                options_by_prefix[EMBEDDER_PREFIX] = {
-                    "RUNNER": "pooling",
-                    "TENSOR_PARALLEL_SIZE": "1",
-                    **raw.embedder_options,
-                }
-            engines: list[EngineArguments] = []
-            for prefix, texts in options_by_prefix.items():
-                # Names that are both options of vLLM and settings of the worker are left to the
-                # worker.
-                values = {name: text for name, text in texts.items() if name not in WORKER_SETTINGS}
-                extra_args = () if prefix else raw.extra_args
-                arguments, wrong = options.parse_engine_settings(
-                    values, prefix, shares[prefix], extra_args
-                )
-                wrong += find_option_mistakes(arguments, options.machine)
-                mistakes += [replace(mistake, name=prefix + mistake.name) for mistake in wrong]
-                if not wrong:
-                    engines.append(replace(arguments, spellings=raw.spellings))
-            names = self._collect_setting_names(options, engines)
+            engines = self._parse_engine_settings(options, mistakes)
+            ineffective = options.ineffective_option_reasons(engines)
+            # Files are for the worker only, so FOREIGN_OPTIONS in them can't be another program's.
+            foreign = FOREIGN_OPTIONS & raw.files.keys()
+            reason = "vLLM's server has no socket of its own in a worker"
+            ineffective |= dict.fromkeys(foreign, reason)
+            # After a mistake, the worker's settings have defaults in place of wrong values.
+            if not self.mistakes:
+                ineffective |= self.settings.ineffective_setting_reasons()
+            names = SettingNames(WORKER_SETTINGS, options.names, ineffective, options.variables)
             extra_names = {name for engine in engines for name in engine.extra_option_names}
             unknown, problems = names.find_unknown_and_ineffective(
                 {*raw.spellings.values(), *extra_names}, raw.files
@@ -209,7 +189,10 @@ class Start:
         self.mistakes += map(raw.restore_spelling, mistakes + unknown)
         wrong_names = {mistake.name for mistake in self.mistakes}
         warnings = [warning for name, warning in problems if name not in wrong_names]
-        warnings += self._misleading_value_warnings()
+        for name in sorted(raw.values.keys() & WORKER_SETTINGS):
+            value = raw.values[name]
+            if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
+                warnings.append(f"{raw.spellings[name]} is in quotes, which are part of the value")
         if "DISABLE_LOG_STATS" in extra_names:
             flag = "--disable-log-stats"
             warnings.append(f"{flag} in {EXTRA_ARGS} has no effect: set DISABLE_LOG_STATS")
@@ -224,12 +207,7 @@ class Start:
         )
 
     def _import_vllm_options(self, machine: Machine | None, mistakes: list[Mistake]) -> "Options":
-        """Import vLLM and return its options; append mistakes in environment variables it reads.
-
-        Raises:
-            SettingsError: vLLM can't be imported because of a variable; lists all mistakes so far.
-            StartFailed: vLLM can't be imported for another reason, or can't run on this machine.
-        """
+        """Import vLLM and return its options; append mistakes in environment variables it reads."""
         values = self.raw.values
         # The imports take seconds and read the environment, which is complete only now.
         try:
@@ -250,25 +228,40 @@ class Start:
                 raise StartFailed(f"vLLM can't be imported: {error}") from error
             raise SettingsError([*self.mistakes, *mistakes]) from None
 
-    def _collect_setting_names(
-        self, options: "Options", engines: list[EngineArguments]
-    ) -> SettingNames:
-        """Return the names of all settings, with the reasons why some have no effect."""
-        ineffective = options.ineffective_option_reasons(engines)
-        # Files are for the worker only, so FOREIGN_OPTIONS in them can't be another program's.
-        foreign = FOREIGN_OPTIONS & self.raw.files.keys()
-        ineffective |= dict.fromkeys(foreign, "vLLM's server has no socket of its own in a worker")
-        # After a mistake, the worker's settings have defaults in place of wrong values.
-        if not self.mistakes:
-            ineffective |= self.settings.ineffective_setting_reasons()
-        return SettingNames(WORKER_SETTINGS, options.names, ineffective, options.variables)
+    def _parse_engine_settings(
+        self, options: "Options", mistakes: list[Mistake]
+    ) -> list[EngineArguments]:
+        """Return the arguments of the engines, without those for whose options it adds mistakes."""
+        from worker.engine.options.automatic import DEFAULT_GPU_SHARES, divide_gpu_memory  # noqa: PLC0415 - imports vLLM
+        from worker.engine.start.tables import find_option_mistakes  # noqa: PLC0415 - imports vLLM
 
-    def _misleading_value_warnings(self) -> Iterator[str]:
-        """Yield warnings about values that don't have the effect that they seem to have."""
-        for name in sorted(self.raw.values.keys() & WORKER_SETTINGS):
-            value = self.raw.values[name]
-            if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
-                yield f"{self.raw.spellings[name]} is in quotes, which are part of the value"
+        raw = self.raw
+        shares, options_by_prefix = DEFAULT_GPU_SHARES, {"": raw.main_options}
+        if "MODEL" in raw.embedder_options:
+            with collect_mistakes(mistakes):
+                shares = divide_gpu_memory(
+                    raw.main_options | raw.extra_options, raw.embedder_options
+                )
+            # The embedder's model may also be able to generate, but must embed here. Embedders
+            # are small, so one GPU is enough.
+            options_by_prefix[EMBEDDER_PREFIX] = {
+                "RUNNER": "pooling",
+                "TENSOR_PARALLEL_SIZE": "1",
+                **raw.embedder_options,
+            }
+        engines = []
+        for prefix, texts in options_by_prefix.items():
+            # Names that are both options of vLLM and settings of the worker are left to the worker.
+            values = {name: text for name, text in texts.items() if name not in WORKER_SETTINGS}
+            extra_args = () if prefix else raw.extra_args
+            arguments, wrong = options.parse_engine_settings(
+                values, prefix, shares[prefix], extra_args
+            )
+            wrong += find_option_mistakes(arguments, options.machine)
+            mistakes += [replace(mistake, name=prefix + mistake.name) for mistake in wrong]
+            if not wrong:
+                engines.append(replace(arguments, spellings=raw.spellings))
+        return engines
 
 
 def check_base_path(raw: RawSettings) -> Iterator[Mistake]:

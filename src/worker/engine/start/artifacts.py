@@ -101,8 +101,8 @@ class EngineArtifacts:
 
         Raises:
             ModelUnavailable: An artifact can't be found or downloaded.
-            StartFailed: The settings name no artifact, only vLLM can find one of the artifacts,
-                VLLM_EXTRA_ARGS adds artifacts, or a download stopped before it was complete.
+            StartFailed: There are artifacts that only vLLM can find, or there are none, or a
+                download stopped before it was complete.
         """
         adds_artifacts = _OTHER_ARTIFACT_OPTIONS & self._raw.extra_options.keys()
         if self._vllm_artifacts or not self._artifacts or adds_artifacts:
@@ -114,11 +114,6 @@ class EngineArtifacts:
         """Wait for the artifacts in the settings and in ``artifacts``; log where the latter are.
 
         Call this once: it also counts the downloads.
-
-        Raises:
-            ModelUnavailable: An artifact can't be found, downloaded or loaded.
-            StartFailed: A download stopped before it was complete.
-            MachineUnfit: The disk of an artifact can't be read.
         """
         with log_phase("fetch"):
             locations = self.locate_artifacts(artifacts)
@@ -146,24 +141,20 @@ class EngineArtifacts:
             StartFailed: A download stopped before it was complete.
         """
         locations = self._first_download.wait_for_locations()
-        while missing := self._unsearched_artifacts(locations, extra):
+        while True:
+            referenced = [
+                artifact
+                for location in locations.values()
+                for artifact in artifacts_in_configs(self._raw, location)
+            ]
+            missing = [
+                artifact
+                for artifact in (*extra, *referenced)
+                if is_searched_by_store(artifact) and artifact not in locations
+            ]
+            if not missing:
+                return locations
             locations |= self._start_fetcher(missing).wait_for_locations()
-        return locations
-
-    def _unsearched_artifacts(
-        self, locations: Mapping[Artifact, ArtifactLocation], extra: Sequence[Artifact]
-    ) -> list[Artifact]:
-        """Return the artifacts of ``extra`` and of configs that were not searched for yet."""
-        referenced = [
-            artifact
-            for location in locations.values()
-            for artifact in artifacts_in_configs(self._raw, location)
-        ]
-        return [
-            artifact
-            for artifact in (*extra, *referenced)
-            if is_searched_by_store(artifact) and artifact not in locations
-        ]
 
     def _start_fetcher(self, artifacts: Sequence[Artifact]) -> ModelFetcher:
         return ModelFetcher([*dict.fromkeys(artifacts)], self._places, self._environ, self._newest)
@@ -208,17 +199,51 @@ def artifacts_in_configs(raw: RawSettings, location: ArtifactLocation) -> Iterat
     artifact = location.artifact
     # vLLM follows only the references of the served model, not those of a draft model.
     if artifact.kind is ArtifactKind.MODEL and artifact.setting.endswith("MODEL_NAME"):
-        yield from _models_in_config(
-            artifact, parse_json_object(disk.read_text_or_empty(location.directory / CONFIG))
-        )
-    if artifact.code:
-        is_embedder = artifact.setting.startswith(EMBEDDER_PREFIX)
-        options = raw.embedder_options if is_embedder else raw.main_options | raw.extra_options
-        yield from _code_artifacts(location, options.get("CODE_REVISION"))
+        config = parse_json_object(disk.read_text_or_empty(location.directory / CONFIG))
+        # A draft model in the speculators' format refers to the model to serve. vLLM loads that
+        # model at the configured revision.
+        verifier: Any = config
+        for key in ("speculators_config", "verifier", "name_or_path"):
+            verifier = verifier.get(key) if isinstance(verifier, Mapping) else None
+        references = [(verifier, artifact.revision)]
+        if config.get("model_type") == "ultravox":
+            references += [(config.get(key), None) for key in ("audio_model_id", "text_model_id")]
+        for name, revision in references:
+            if name and isinstance(name, str):
+                model = replace(artifact, model=name, revision=revision, loaded_by_name=True)
+                yield model
+                if model.download_dir:
+                    # It is only for weights; other files are in the default cache.
+                    yield replace(model, download_dir=None, load_format="dummy")
+    if not artifact.code:
+        return
+    is_embedder = artifact.setting.startswith(EMBEDDER_PREFIX)
+    options = raw.embedder_options if is_embedder else raw.main_options | raw.extra_options
+    for name in CONFIGS:
+        text = disk.read_text_or_empty(location.directory / name)
+        # vLLM passes the revision to some of the libraries that load code, but not for tokenizers.
+        set_revision = None if name.startswith("tokenizer") else options.get("CODE_REVISION")
+        for repository in sorted(code_repositories(text)):
+            for revision in dict.fromkeys((None, set_revision)):
+                yield Artifact(
+                    repository,
+                    revision,
+                    kind=ArtifactKind.CODE,
+                    code=True,
+                    loaded_by_name=True,
+                    setting=artifact.setting,
+                )
 
 
 def _artifact_options_namespace(options: Mapping[str, str]) -> Namespace:
     """Return the options that select artifacts as a namespace, as vLLM's parser would."""
+    adapters, listed = [], options.get("LORA_MODULES", "")
+    # Stop at an entry that vLLM will refuse.
+    with contextlib.suppress(ValueError):
+        for item in split_adapter_list(listed) if listed else ():
+            path = json.loads(item).get("path") if item[:1] == "{" else item.partition("=")[2]
+            if path:
+                adapters.append(Namespace(path=str(path)))
     return Namespace(
         model=options["MODEL"],
         revision=options.get("REVISION"),
@@ -228,18 +253,9 @@ def _artifact_options_namespace(options: Mapping[str, str]) -> Namespace:
         tokenizer=options.get("TOKENIZER"),
         tokenizer_revision=options.get("TOKENIZER_REVISION"),
         skip_tokenizer_init=equals_boolean(options.get("SKIP_TOKENIZER_INIT"), True),
-        lora_modules=[*_parse_adapter_namespaces(options.get("LORA_MODULES", ""))],
+        lora_modules=adapters,
         speculative_config=parse_json_object(options.get("SPECULATIVE_CONFIG", "")),
     )
-
-
-def _parse_adapter_namespaces(value: str) -> Iterator[Namespace]:
-    """Yield a namespace with each adapter's ``path``; stop at an entry that vLLM will refuse."""
-    with contextlib.suppress(ValueError):
-        for item in split_adapter_list(value) if value else ():
-            path = json.loads(item).get("path") if item[:1] == "{" else item.partition("=")[2]
-            if path:
-                yield Namespace(path=str(path))
 
 
 def _artifacts_of_engine(options: Namespace, prefix: str) -> Iterator[Artifact]:
@@ -299,49 +315,3 @@ def is_searched_by_store(artifact: Artifact) -> bool:
     # Exclude object storage, GGUF files, and names such as ``owner/name:Q4_K_M``, which select one
     # of several quantizations in a repository.
     return ":" not in artifact.model and not artifact.model.endswith(".gguf")
-
-
-def _models_in_config(artifact: Artifact, config: Mapping[str, Any]) -> Iterator[Artifact]:
-    """Yield the models that a model's config refers to."""
-    # A draft model in the speculators' format refers to the model to serve. vLLM loads that model
-    # at the configured revision.
-    references = [
-        (
-            _get_nested_value(config, "speculators_config", "verifier", "name_or_path"),
-            artifact.revision,
-        )
-    ]
-    if config.get("model_type") == "ultravox":
-        references += [(config.get(key), None) for key in ("audio_model_id", "text_model_id")]
-    for name, revision in references:
-        if name and isinstance(name, str):
-            model = replace(artifact, model=name, revision=revision, loaded_by_name=True)
-            yield model
-            if model.download_dir:
-                # The download directory is only for weights; other files are in the default cache.
-                yield replace(model, download_dir=None, load_format="dummy")
-
-
-def _get_nested_value(config: Any, *keys: str) -> Any:
-    for key in keys:
-        config = config.get(key) if isinstance(config, Mapping) else None
-    return config
-
-
-def _code_artifacts(location: ArtifactLocation, revision: str | None) -> Iterator[Artifact]:
-    """Yield the code in other repositories that a model's configs refer to."""
-    for name in CONFIGS:
-        # vLLM passes the revision to some of the libraries that load code, but not for tokenizers.
-        revisions = {None} if name.startswith("tokenizer") else dict.fromkeys((None, revision))
-        for repository in sorted(
-            code_repositories(disk.read_text_or_empty(location.directory / name))
-        ):
-            for code_revision in revisions:
-                yield Artifact(
-                    repository,
-                    code_revision,
-                    kind=ArtifactKind.CODE,
-                    code=True,
-                    loaded_by_name=True,
-                    setting=location.artifact.setting,
-                )

@@ -1,6 +1,6 @@
 """Checks that predict, with vLLM's own code, why a core or a first request would fail.
 
-They run before a core exists, and none of them needs weights. Each check raises ``StartFailed``, or
+Most run before a core exists, and none of them needs weights. Each check raises ``StartFailed``, or
 any error of vLLM and its libraries.
 """
 
@@ -70,26 +70,41 @@ def check_config_on_cpu(arguments: EngineArguments) -> None:
     if not configures_for_cpu():
         return
     config = arguments.config
-    if config.parallel_config.distributed_executor_backend == "mp":
+    model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
+    if parallel.distributed_executor_backend == "mp":
         try:
             # vLLM assigns a separate NUMA node to each process, so there must be enough nodes.
             import_from_vllm("OMPProcessManager")(config)
         except AssertionError as error:
             raise StartFailed(str(error)) from error
-    method = config.model_config.quantization or ""
+
+    method, quantization = model.quantization or "", config.quant_config
     operator: Any = getattr(torch.ops._C, _FP8_OPERATOR, None)
     lacks_operator = operator is None or not operator.default._schema.arguments
-    if "fp" in method and lacks_operator and _quantizes_during_load(config.quant_config):
-        raise StartFailed(f"this build of vLLM for CPUs can't quantize a model to {method}")
+    if "fp" in method and lacks_operator:
+        is_serialized = getattr(quantization, "is_checkpoint_fp8_serialized", True)
+        online_config = import_from_vllm("OnlineQuantizationConfig")
+        if is_serialized is False or isinstance(quantization, online_config):
+            raise StartFailed(f"this build of vLLM for CPUs can't quantize a model to {method}")
+
     has_fp8_cache = torch.cpu._is_avx512_supported() or torch.cpu._is_amx_tile_supported()
-    if str(config.cache_config.cache_dtype).startswith("fp8") and not has_fp8_cache:
+    if str(cache.cache_dtype).startswith("fp8") and not has_fp8_cache:
         raise StartFailed("an 8-bit cache on a CPU needs a processor with AVX-512 or AMX")
-    if config.model_config.is_attention_free and not hasattr(torch.ops._C, _SCAN_OPERATOR):
+    if model.is_attention_free and not hasattr(torch.ops._C, _SCAN_OPERATOR):
         raise StartFailed("this build of vLLM for CPUs can't run state-space models")
-    if getattr(config.cache_config, "kv_offloading_size", None):
+    if getattr(cache, "kv_offloading_size", None):
         raise StartFailed("KV_OFFLOADING_SIZE is for a GPU's cache, and there is none")
-    _check_experts(config)
-    _check_block_size(config)
+    # vLLM must gather the tokens for experts that several engines share.
+    shares_experts = model.is_moe and parallel.data_parallel_size > 1
+    if shares_experts and "all_gatherv" not in vars(import_from_vllm("CpuCommunicator")):
+        raise StartFailed("vLLM can't divide a model with experts among engines on CPUs")
+
+    # CPUs have a single attention backend. On GPUs, vLLM chooses it when it creates the layers.
+    has_uniform_layers = not (model.use_mla or model.is_hybrid or model.is_attention_free)
+    if has_uniform_layers and getattr(cache, "user_specified_block_size", False):
+        with import_from_vllm("set_current_vllm_config")(config):
+            backend = import_from_vllm("get_attn_backend")(model.get_head_size(), model.dtype, None)
+        import_from_vllm("select_common_block_size")(cache.block_size, [backend])
 
 
 def check_tokenizer(arguments: EngineArguments) -> None:
@@ -168,39 +183,14 @@ def check_sampling_defaults(arguments: EngineArguments) -> None:
             raise StartFailed(problem, f"correct the file, or set {name}=vllm") from error
 
 
-def _quantizes_during_load(config: Any) -> bool:
-    serialized = getattr(config, "is_checkpoint_fp8_serialized", True)
-    return serialized is False or isinstance(config, import_from_vllm("OnlineQuantizationConfig"))
-
-
-def _check_experts(config: Any) -> None:
-    """Check that vLLM can gather the tokens for experts that several engines share."""
-    are_shared = config.model_config.is_moe and config.parallel_config.data_parallel_size > 1
-    if are_shared and "all_gatherv" not in vars(import_from_vllm("CpuCommunicator")):
-        raise StartFailed("vLLM can't divide a model with experts among engines on CPUs")
-
-
-def _check_block_size(config: Any) -> None:
-    """Check BLOCK_SIZE against the attention backend of a model with uniform layers.
-
-    Only CPUs have a single backend; on GPUs, vLLM chooses it when it creates the layers.
-    """
-    model, cache = config.model_config, config.cache_config
-    has_uniform_layers = not (model.use_mla or model.is_hybrid or model.is_attention_free)
-    if has_uniform_layers and getattr(cache, "user_specified_block_size", False):
-        with import_from_vllm("set_current_vllm_config")(config):
-            backend = import_from_vllm("get_attn_backend")(model.get_head_size(), model.dtype, None)
-        import_from_vllm("select_common_block_size")(cache.block_size, [backend])
-
-
 def short_context_warning(
     arguments: EngineArguments, model_context: int, min_context: int
 ) -> str | None:
     """Return a warning if the memory is too small for the model's full context; None otherwise.
 
     Args:
-        arguments: The started engine's.
-        model_context: The length in tokens before vLLM fitted it to the memory.
+        arguments: The arguments of an engine whose context vLLM has fitted to the memory.
+        model_context: The length in tokens before that.
         min_context: The setting MIN_MODEL_LEN.
 
     Raises:
@@ -209,7 +199,13 @@ def short_context_warning(
     fitted_context = arguments.config.model_config.max_model_len
     if fitted_context >= model_context:
         return None
-    advice = _longer_context_advice(arguments, model_context / fitted_context)
+    if NUM_GPU_BLOCKS_OVERRIDE in arguments.operator_options:
+        advice = f"leave {NUM_GPU_BLOCKS_OVERRIDE} unset"
+    elif arguments.config.device_config.device_type == "cpu":
+        space = int(process_environ().get(CPU_KVCACHE_SPACE) or 1)
+        advice = f"set {CPU_KVCACHE_SPACE}={math.ceil(space * model_context / fitted_context)}"
+    else:
+        advice = "use GPUs with more memory, or more GPUs, or set KV_CACHE_DTYPE=fp8"
     name = arguments.vllm_args.served_model_name[0]
     if arguments.prefix == "" and fitted_context < min(min_context, model_context):
         raise StartFailed(
@@ -225,23 +221,9 @@ def short_context_warning(
     )
 
 
-def _longer_context_advice(arguments: EngineArguments, factor: float) -> str:
-    """Return advice on how to fit a context into the memory that is longer by a factor."""
-    if NUM_GPU_BLOCKS_OVERRIDE in arguments.operator_options:
-        return f"leave {NUM_GPU_BLOCKS_OVERRIDE} unset"
-    if arguments.config.device_config.device_type == "cpu":
-        space = int(process_environ().get(CPU_KVCACHE_SPACE) or 1)
-        return f"set {CPU_KVCACHE_SPACE}={math.ceil(space * factor)}"
-    return "use GPUs with more memory, or more GPUs, or set KV_CACHE_DTYPE=fp8"
-
-
 @contextlib.contextmanager
 def convert_first_request_refusals() -> Iterator[None]:
-    """Convert the refusal of a first request into an error that makes the startup fail.
-
-    Raises:
-        StartFailed: The engine refuses the request; with its message.
-    """
+    """Convert the refusal of a first request into an error that makes the startup fail."""
     try:
         yield
     except (RequestError, RefusedByEngine) as refused:

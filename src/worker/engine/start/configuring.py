@@ -2,10 +2,8 @@
 
 import contextlib
 import copy
-from argparse import Namespace
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from functools import partial
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import simulate_gpu
@@ -38,30 +36,45 @@ def configure_engine(
         StartFailed: vLLM or a check refuses the arguments; with its message, the options that cause
             the refusal (none if the model does), and advice.
     """
-    _import_parser_plugins(arguments.vllm_args)
+    # vLLM's launcher would import plugins, but the worker doesn't use it. Creating a configuration
+    # looks up parsers by name.
+    options = arguments.vllm_args
+    if plugin := options.tool_parser_plugin:
+        import_from_vllm("ToolParserManager").import_tool_parser(plugin)
+    if plugin := options.reasoning_parser_plugin:
+        import_from_vllm("ReasoningParserManager").import_reasoning_parser(plugin)
     configured = arguments
     try:
-        configured = _create_config(arguments, start)
-        _run_checks(configured, start, check)
+        with _simulate_machine(start):
+            configured = _create_config(arguments, start)
+            _run_checks(configured, check)
     except MachineUnfit:
         raise
     # vLLM, transformers and the code of models raise any exception for an unexpected value.
     except Exception as error:
         problem = error_message(error, _MAX_MESSAGE_LENGTH)
-        configure = partial(_configure, start=start, check=check)
-        culprits = _find_culprit_options(arguments, problem, configure)
+        culprits = _find_culprit_options(arguments, problem, start, check)
         raise explain_failure(error, configured, culprits, problem, start.simulated_gpu) from error
     return configured
 
 
-def find_problem_on_gpu(
-    arguments: EngineArguments, start: Start, check: Check | None = None
+def find_problem(
+    arguments: EngineArguments,
+    start: Start,
+    check: Check | None = None,
+    *,
+    as_cuda: bool = False,
 ) -> str | None:
-    """Return the message if vLLM or a check refuses the arguments for a simulated GPU, or None.
+    """Return the message if vLLM or a check refuses the arguments, or None.
 
-    The GPU has the CUDA platform here, whose kernels may be missing on this machine.
+    With ``as_cuda``, a simulated GPU has the CUDA platform, whose kernels this machine may lack.
     """
-    return _try(partial(_configure, start=start, check=check, as_cuda=True), arguments)
+    try:
+        with _simulate_machine(start, as_cuda=as_cuda):
+            _run_checks(_create_config(arguments, start), check)
+    except Exception as error:  # noqa: BLE001 - as in ``configure_engine``
+        return error_message(error, _MAX_MESSAGE_LENGTH)
+    return None
 
 
 def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineArguments:
@@ -82,50 +95,29 @@ def reset_options(arguments: EngineArguments, names: Collection[str]) -> EngineA
     return replace(reset, operator_options=rest)
 
 
-def _configure(
-    arguments: EngineArguments, start: Start, check: Check | None = None, *, as_cuda: bool = False
-) -> None:
-    configured = _create_config(arguments, start, as_cuda=as_cuda)
-    _run_checks(configured, start, check, as_cuda=as_cuda)
+def _create_config(arguments: EngineArguments, start: Start) -> EngineArguments:
+    for step in STEPS:
+        arguments = step(arguments, start)
+    # Both calls may read the model's configuration; the core reads the weights later.
+    engine_args = import_from_vllm("AsyncEngineArgs").from_cli_args(arguments.vllm_args)
+    usage = import_from_vllm("UsageContext").OPENAI_API_SERVER
+    return replace(arguments, config=engine_args.create_engine_config(usage))
 
 
-def _create_config(
-    arguments: EngineArguments, start: Start, *, as_cuda: bool = False
-) -> EngineArguments:
-    with _simulate_machine(start, as_cuda=as_cuda):
-        for step in STEPS:
-            arguments = step(arguments, start)
-        # Both calls may read the model's configuration; the core reads the weights later.
-        engine_args = import_from_vllm("AsyncEngineArgs").from_cli_args(arguments.vllm_args)
-        usage = import_from_vllm("UsageContext").OPENAI_API_SERVER
-        return replace(arguments, config=engine_args.create_engine_config(usage))
+def _run_checks(configured: EngineArguments, check: Check | None) -> None:
+    for run_check in (*CORE_CHECKS, *([check] if check else ())):
+        run_check(configured)
 
 
-def _run_checks(
-    configured: EngineArguments, start: Start, check: Check | None, *, as_cuda: bool = False
-) -> None:
-    with _simulate_machine(start, as_cuda=as_cuda):
-        for run_check in (*CORE_CHECKS, *([check] if check else ())):
-            run_check(configured)
-
-
-def _simulate_machine(start: Start, *, as_cuda: bool) -> contextlib.AbstractContextManager[None]:
+def _simulate_machine(
+    start: Start, *, as_cuda: bool = False
+) -> contextlib.AbstractContextManager[None]:
     gpu = start.simulated_gpu
     return simulate_gpu(gpu, as_cuda=as_cuda) if gpu else contextlib.nullcontext()
 
 
-def _try(configure: Callable[[EngineArguments], None], arguments: EngineArguments) -> str | None:
-    try:
-        configure(arguments)
-    except Exception as error:  # noqa: BLE001 - as in ``configure_engine``
-        return error_message(error, _MAX_MESSAGE_LENGTH)
-    return None
-
-
 def _find_culprit_options(
-    arguments: EngineArguments,
-    problem: str,
-    configure: Callable[[EngineArguments], None],
+    arguments: EngineArguments, problem: str, start: Start, check: Check | None
 ) -> tuple[str, ...]:
     """Return the options that cause a refusal, found by resetting options and trying again.
 
@@ -134,7 +126,7 @@ def _find_culprit_options(
     """
 
     def causes_problem(*names: str) -> bool:
-        return _try(configure, reset_options(arguments, names)) != problem
+        return find_problem(reset_options(arguments, names), start, check) != problem
 
     message = problem.lower()
     # Try the options in the message first: each attempt takes seconds if files are missing.
@@ -145,16 +137,3 @@ def _find_culprit_options(
     if not options or not causes_problem(*options):
         return ()
     return next(((name,) for name in options if causes_problem(name)), tuple(options))
-
-
-def _import_parser_plugins(options: Namespace) -> None:
-    """Import parser plugins; vLLM's launcher would do so, but the worker doesn't use it.
-
-    Call this before a configuration is created, because that looks up parsers by name.
-    """
-    if options.tool_parser_plugin:
-        import_from_vllm("ToolParserManager").import_tool_parser(options.tool_parser_plugin)
-    if options.reasoning_parser_plugin:
-        import_from_vllm("ReasoningParserManager").import_reasoning_parser(
-            options.reasoning_parser_plugin
-        )

@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from http import HTTPStatus
@@ -28,7 +28,6 @@ from worker.engine.run.requests import media
 from worker.engine.run.unserved import UnservedModel
 from worker.engine.seam.imports import inspect_in_forks
 from worker.engine.start import Start, checks, cores
-from worker.engine.start.checks import check_token_ids, convert_first_request_refusals
 from worker.engine.start.compile_key import compiled_code_key, model_info_cache_key
 from worker.engine.start.configuring import configure_engine
 from worker.engine.start.parsers import parser_hints
@@ -51,9 +50,6 @@ def launch_engines(start: Start, modules_to_import: Sequence[str] = ()) -> Itera
     """Start the engines, warm them up and store the code that they compiled; stop them on exit.
 
     Call this on the main thread. ``modules_to_import`` are imported while the last core starts.
-
-    Raises:
-        StartFailed: An engine can't start; with vLLM's message, and no traceback.
     """
     with contextlib.ExitStack() as stack:
         # The generator must not refer to the first cores, which are freed when others replace them.
@@ -119,11 +115,7 @@ def _start_engines(
 
 @contextlib.contextmanager
 def launch_without_engine(start: Start, _: Sequence[str] = ()) -> Iterator[Engines]:
-    """Prepare the training of adapters without an engine. Call this on the main thread.
-
-    Raises:
-        StartFailed: vLLM refuses the model, which it could not serve either; with vLLM's message.
-    """
+    """Prepare the training of adapters without an engine. Call this on the main thread."""
     # Stop reading the weights into the page cache: training reads them only later.
     start.read_ahead.close()
     start.only_trains = True
@@ -138,11 +130,7 @@ def launch_without_engine(start: Start, _: Sequence[str] = ()) -> Iterator[Engin
 def _start_core_or_fallback(
     engine: EngineArguments, start: Start, modules_to_import: Sequence[str] | None
 ) -> tuple[EngineArguments, Core]:
-    """Start an engine's first core; if it fails and a fallback applies, start a second one.
-
-    Raises:
-        StartFailed: The last core did not start; with vLLM's message.
-    """
+    """Start an engine's first core; if it fails and a fallback applies, start a second one."""
     with explain_start_errors(engine):
         try:
             return engine, cores.fork_core(engine, modules_to_import)
@@ -209,34 +197,29 @@ async def warm_up(engine: InProcessEngine, arguments: EngineArguments) -> None:
     if not {"generate", "embed"} & engine.model.tasks:
         # No single request is valid for all models that classify or score.
         return
-    with convert_first_request_refusals():
-        generation = engine.generation
-        greeting_input = example_input(generation.prompts.chat_renderer)
-        prompt = await generation.prompts.render_job_prompt(RawJob.from_input(greeting_input))
-        check_token_ids(prompt["prompt_token_ids"], arguments.config.model_config)
-        if "generate" in engine.model.tasks:
-            await _generate_a_token(engine, greeting_input)
-        else:
-            await generation.embed(prompt, "warm-up")
-
-
-async def _generate_a_token(engine: InProcessEngine, example: Mapping[str, Any]) -> None:
-    """Send a raw request, and one to vLLM's server."""
-    # An engine that compiles code compiles it for log probabilities at the first request for them.
-    # This blocks the core for seconds.
-    params = {"max_tokens": 1, "logprobs": 0}
-    job = RawJob.from_input({**example, "sampling_params": params, "stream": True})
-    async for _ in engine.generate(job, "warm-up"):
-        pass
-    path, body = "/v1/completions", example
-    if messages := engine.generation.prompts.chat_messages(job):
-        path, body = "/v1/chat/completions", {"messages": messages}
-    status, content = HTTPStatus.OK, b""
-    async for part in engine.call(path, {**body, "max_tokens": 1, "stream": True}, "warm-up"):
-        if isinstance(part, ResponseHead):
-            status = HTTPStatus(part.status)
-        elif status is not HTTPStatus.OK:
-            content += part
-    if status is not HTTPStatus.OK:
-        text = content.decode(errors="replace")
-        raise StartFailed(f"vLLM's own server answers {status} to a first request: {text}")
+    with checks.convert_first_request_refusals():
+        prompts = engine.generation.prompts
+        example = example_input(prompts.chat_renderer)
+        prompt = await prompts.render_job_prompt(RawJob.from_input(example))
+        checks.check_token_ids(prompt["prompt_token_ids"], arguments.config.model_config)
+        if "generate" not in engine.model.tasks:
+            await engine.generation.embed(prompt, "warm-up")
+            return
+        # An engine that compiles code compiles it for log probabilities at the first request for
+        # them. This blocks the core for seconds.
+        params = {"max_tokens": 1, "logprobs": 0}
+        job = RawJob.from_input({**example, "sampling_params": params, "stream": True})
+        async for _ in engine.generate(job, "warm-up"):
+            pass
+        path, body = "/v1/completions", example
+        if messages := prompts.chat_messages(job):
+            path, body = "/v1/chat/completions", {"messages": messages}
+        status, content = HTTPStatus.OK, b""
+        async for part in engine.call(path, {**body, "max_tokens": 1, "stream": True}, "warm-up"):
+            if isinstance(part, ResponseHead):
+                status = HTTPStatus(part.status)
+            elif status is not HTTPStatus.OK:
+                content += part
+        if status is not HTTPStatus.OK:
+            text = content.decode(errors="replace")
+            raise StartFailed(f"vLLM's own server answers {status} to a first request: {text}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
+from worker.engine.model_config import architectures_in, read_config
 from worker.engine.options.combinations import (
     AUTO,
     PARSER_REGISTRIES,
@@ -25,6 +26,8 @@ from worker.engine.options.combinations import (
 )
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.start import Start
+from worker.store import disk
+from worker.store.files import parse_json_object
 
 # Files that contain chat templates.
 _TEMPLATE_FILE = "chat_template.jinja"
@@ -111,13 +114,13 @@ def choose_family_by_files(
 
     ``architectures`` are used if config.json is not on the disk or lists none.
     """
-    folder = Path(options.model)
-    config = _read_json_or_empty(Path(options.hf_config_path or folder) / "config.json")
-    if isinstance(overrides := options.hf_overrides, dict):
-        config |= overrides
-    values = config.get("architectures")
-    names = [str(name) for name in values] if isinstance(values, list) else architectures
-    return choose_family(options.served_model_name[-1], names, _read_chat_template(options))
+    config = {}
+    with contextlib.suppress(OSError):
+        config = read_config(options)
+    if isinstance(config.get("architectures"), list):
+        architectures = architectures_in(config)
+    name = options.served_model_name[-1]
+    return choose_family(name, architectures, _read_chat_template(options))
 
 
 def with_parsers(arguments: EngineArguments, _: Start) -> EngineArguments:
@@ -156,14 +159,9 @@ def _read_chat_template(options: Namespace) -> str | None:
     with contextlib.suppress(OSError, UnicodeError):
         return (folder / _TEMPLATE_FILE).read_text()
     for name in _JSON_TEMPLATE_FILES:
-        if template := _read_json_or_empty(folder / name).get("chat_template"):
-            # A model with several templates has a list of objects, one of which is for tool calls.
-            return template if isinstance(template, str) else json.dumps(template)
+        with contextlib.suppress(OSError):
+            content = parse_json_object(disk.read_text_or_empty(folder / name))
+            if template := content.get("chat_template"):
+                # A model with several templates has a list of objects, one of them for tool calls.
+                return template if isinstance(template, str) else json.dumps(template)
     return None
-
-
-def _read_json_or_empty(path: Path) -> dict[str, Any]:
-    with contextlib.suppress(OSError, ValueError):
-        content = json.loads(path.read_bytes())
-        return content if isinstance(content, dict) else {}
-    return {}

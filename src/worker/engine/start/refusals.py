@@ -26,6 +26,7 @@ from worker.engine.machine import Gpu
 from worker.engine.model_config import (
     architectures_in,
     create_yarn_overrides,
+    read_config,
     registered_model_names,
 )
 from worker.engine.options.automatic import MEMORY_OPTION
@@ -42,7 +43,6 @@ from worker.store.files import (
     INDEX,
     MODEL_CONFIGS,
     is_vocabulary,
-    parse_json_object,
 )
 
 # Patterns of the errors for which another machine may work, and their sources. They are
@@ -209,7 +209,8 @@ def explain_failure(
         return MachineUnfit(problem)
     if isinstance(error, StartFailed) and error.remedy:
         return StartFailed(error.problem, error.remedy, culprits)
-    if not culprits and (removal := _find_removal(arguments)):
+    names = [] if culprits else architectures_in(read_config(arguments.vllm_args))
+    if names and not registered_model_names(names) and (removal := history.explain_removal(names)):
         # Other advice would be a dead end: trusting the code of such a model doesn't bring it back.
         return StartFailed(*removal)
     remedy = _find_remedy(arguments, problem, culprits)
@@ -217,8 +218,12 @@ def explain_failure(
         remedy += propose_yarn(arguments, int(arguments.vllm_args.max_model_len or 0), gpu)
     # The disk may fail.
     with contextlib.suppress(OSError):
-        if not remedy and arguments.config is not None and _concerns_weights(error):
-            remedy = explain_load_failure(arguments)
+        if not remedy and arguments.config is not None and isinstance(error, CoreFailed):
+            # In another function of the loader, only some errors are about the weights.
+            error_line = _ERROR_LINE.match(str(error))
+            is_likely = error_line is not None and error_line[1] in _LOADER_ERRORS
+            if error.loader_function == "load_weights" or (error.loader_function and is_likely):
+                remedy = explain_load_failure(arguments)
         # The core has read these files without an error.
         looks = () if remedy or culprits or isinstance(error, CoreFailed) else LOOKS
         remedy = remedy or next(filter(None, (look(arguments, problem) for look in looks)), "")
@@ -287,7 +292,7 @@ def propose_yarn(arguments: EngineArguments, length: int, gpu: Gpu | None = None
     The model is built with them, because the code of some models ignores them. ``gpu`` is the GPU
     for which a start is simulated.
     """
-    names = architectures_in(_read_config(arguments))
+    names = architectures_in(read_config(arguments.vllm_args))
     with contextlib.suppress(StartFailed):
         overrides = create_yarn_overrides(arguments, length)
         if not overrides:
@@ -328,15 +333,6 @@ def explain_load_failure(arguments: EngineArguments) -> str:
     return f"{names} can't be read or does not match {source}: {change}"
 
 
-def _concerns_weights(error: Exception) -> bool:
-    """Return whether an error may be a contradiction between the weights and the configuration."""
-    if not isinstance(error, CoreFailed) or not error.loader_function:
-        return False
-    error_line = _ERROR_LINE.match(str(error))
-    is_likely = error_line is not None and error_line[1] in _LOADER_ERRORS
-    return error.loader_function == "load_weights" or is_likely
-
-
 def _find_mismatch(paths: Sequence[Path], config: Any) -> str:
     """Return the key and value of a configuration that contradict the weights; empty if unknown."""
     shapes = dict[str, Sequence[int]]()
@@ -371,23 +367,9 @@ def _folders(arguments: EngineArguments) -> dict[Path, str]:
     return {folder: setting for folder, setting in folders.items() if folder.is_dir()}
 
 
-def _read_config(arguments: EngineArguments) -> dict[str, Any]:
-    """Return a model's config.json, with the operator's overrides of it."""
-    place = Path(arguments.vllm_args.hf_config_path or arguments.vllm_args.model)
-    config = parse_json_object(disk.read_text_or_empty(place / CONFIG))
-    overrides = arguments.vllm_args.hf_overrides
-    return config | (overrides if isinstance(overrides, dict) else {})
-
-
-def _find_removal(arguments: EngineArguments) -> tuple[str, str] | None:
-    """Return since when vLLM lacks the model's architecture, and the remedy; None if it has it."""
-    names = architectures_in(_read_config(arguments))
-    return None if registered_model_names(names) else history.explain_removal(names)
-
-
 def _look_for_architecture(arguments: EngineArguments, problem: str) -> str:
     """Look whether a later vLLM has the model's architecture, or whether its own code may run."""
-    config = _read_config(arguments)
+    config = read_config(arguments.vllm_args)
     names, auto_map = architectures_in(config), config.get("auto_map")
     if not names or registered_model_names(names):
         return ""

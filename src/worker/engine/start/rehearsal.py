@@ -41,21 +41,20 @@ def rehearse_core(arguments: EngineArguments, start: Start) -> None:
         CoreFailed: The core would fail; with its error.
         Exception: vLLM or the code of the model refuses something else.
     """
-    _check_first_request(arguments, start.settings.system_prompt)
-    _check_lora_support(arguments)
-    if not start.simulated_gpu:
-        _check_loading(arguments)
-
-
-def _check_first_request(arguments: EngineArguments, system_prompt: str | None) -> None:
-    """Render the warm-up's message, if any, with the part of vLLM's server that needs no core."""
-    model, tasks = arguments.config.model_config, _find_tasks(arguments)
+    config = arguments.config
+    model, tasks = config.model_config, _find_tasks(arguments)
     if not model.skip_tokenizer_init:
         if tasks & {"generate", "embed"}:
-            asyncio.run(_render_first_message(arguments, system_prompt))
+            asyncio.run(_render_first_message(arguments, start.settings.system_prompt))
     elif model.runner_type == "pooling" and import_from_vllm("enable_scoring_api")(tasks, model):
         # As vLLM's server says it when it creates its routes.
         raise StartFailed("Tokenizer not available when SKIP_TOKENIZER_INIT=True")
+    if config.lora_config is not None:
+        model_class = import_from_vllm("get_model_cls")(model)
+        if not import_from_vllm("supports_lora")(model_class):
+            raise StartFailed(f"{model_class.__name__} does not support LoRA yet")
+    if not start.simulated_gpu:
+        _check_loading(arguments)
 
 
 def _find_tasks(arguments: EngineArguments) -> Set[str]:
@@ -72,6 +71,7 @@ def _find_tasks(arguments: EngineArguments) -> Set[str]:
 
 
 async def _render_first_message(arguments: EngineArguments, system_prompt: str | None) -> None:
+    """Render the warm-up's message, if any, with the part of vLLM's server that needs no core."""
     state = SimpleNamespace()
     await import_from_vllm("init_render_app_state")(arguments.config, state, arguments.vllm_args)
     online_renderer = state.online_renderer
@@ -93,23 +93,17 @@ async def _render_first_message(arguments: EngineArguments, system_prompt: str |
         online_renderer.renderer.shutdown()
 
 
-def _check_lora_support(arguments: EngineArguments) -> None:
-    """Check that vLLM has adapters for the model's architecture, if they are enabled."""
-    config = arguments.config
-    if config.lora_config is not None:
-        model_class = import_from_vllm("get_model_cls")(config.model_config)
-        if not import_from_vllm("supports_lora")(model_class):
-            raise StartFailed(f"{model_class.__name__} does not support LoRA yet")
-
-
 def _check_loading(arguments: EngineArguments) -> None:
     """Let vLLM load a model's weights and adapters on the disk into layers without data.
 
     This finds weights that are missing, or that have other shapes than the configuration says, and
     adapters of other models.
     """
-    config, paths = arguments.config, _weight_paths(arguments)
-    modules = arguments.vllm_args.lora_modules or ()
+    config, options, paths = arguments.config, arguments.vllm_args, list[Path]()
+    directory, load_format = Path(options.model), str(options.load_format)
+    if load_format in _HEADER_FORMATS and directory.is_dir():
+        paths = disk.weight_paths(directory, Artifact(str(directory), load_format=load_format))
+    modules = options.lora_modules or ()
     adapters = [module for module in modules if Path(module.path).is_dir()]
     is_quantized = config.model_config.quantization is not None
     # The kernels of a GPU's quantized layers may be missing here.
@@ -127,6 +121,7 @@ def _check_loading(arguments: EngineArguments) -> None:
                 loader.get_all_weights = lambda *_: _read_headers(paths)
                 loader.load_weights(layers, config.model_config)
             if is_quantized:
+                # A missing kernel is no error of the loader, which would be about the weights.
                 step = ""
                 _multiply_with_quantized_layers(layers)
     except BrokenAdapter:
@@ -137,14 +132,6 @@ def _check_loading(arguments: EngineArguments) -> None:
         is_known = step != "initialize_model" or configures_for_cpu()
         if is_known and not lacks_data(error):
             raise CoreFailed(f"{type(error).__name__}: {error}", step) from error
-
-
-def _weight_paths(arguments: EngineArguments) -> list[Path]:
-    """Return the files of weights on the disk that vLLM's default loader would load."""
-    directory, load_format = Path(arguments.vllm_args.model), str(arguments.vllm_args.load_format)
-    if load_format not in _HEADER_FORMATS or not directory.is_dir():
-        return []
-    return disk.weight_paths(directory, Artifact(str(directory), load_format=load_format))
 
 
 def _check_cpu_attention(layers: Any, config: Any) -> None:

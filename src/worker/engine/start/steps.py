@@ -1,4 +1,8 @@
-"""Startup steps, each of which returns a changed copy of an engine's arguments."""
+"""Steps of a start, each of which returns a changed copy of an engine's arguments.
+
+``tables`` says in which order they run. The last ones are for a second core: after a death, and
+after a start that failed.
+"""
 
 import copy
 from dataclasses import replace
@@ -16,13 +20,14 @@ from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start import Start
 from worker.engine.start.artifacts import artifacts_in_arguments
 from worker.process.memory import PAGE_CACHE_SHARE, page_cache_capacity
-from worker.store import Artifact, ArtifactKind, ArtifactLocation, Origin
+from worker.store import ArtifactKind, Origin
 
+FAST_LOAD = "FAST_LOAD"
+LOAD_FORMAT = "LOAD_FORMAT"
+MAX_NUM_SEQS = "MAX_NUM_SEQS"
 RENDERER_NUM_WORKERS = "RENDERER_NUM_WORKERS"
 TENSOR_PARALLEL_SIZE = "TENSOR_PARALLEL_SIZE"
 
-LOAD_FORMAT = "LOAD_FORMAT"
-FAST_LOAD = "FAST_LOAD"
 # vLLM's load formats for GPUs, fastest first, with the packages that they need.
 LOADERS = {
     "instanttensor": "instanttensor",
@@ -46,7 +51,6 @@ _NETWORK_TYPES = set(
 # FUSE file systems that are local.
 _LOCAL_FUSE_TYPES = {"fuse.fuse-overlayfs", "fuse.overlayfs"}
 
-MAX_NUM_SEQS = "MAX_NUM_SEQS"
 # Factor for the GPU's memory share, and divisor for MAX_NUM_SEQS, in the second attempt.
 MEMORY_FACTOR = 0.9
 SEQUENCES_DIVISOR = 4
@@ -57,70 +61,30 @@ def with_artifact_directories(arguments: EngineArguments, start: Start) -> Engin
     """Replace repositories by the directories of their files; add the model's origin and commit."""
     for artifact in artifacts_in_arguments(arguments):
         location = start.locations.get(artifact)
-        if location and location.origin is not Origin.DIRECTORY:
-            arguments = _replace_artifact(arguments, artifact, location)
+        if location is None or location.origin is Origin.DIRECTORY:
+            continue
+        options, path = arguments.vllm_args, str(location.directory)
+        speculative_config = options.speculative_config
+        changes: dict[str, Any]
+        if artifact.kind is ArtifactKind.ADAPTER:
+            modules = [copy.copy(module) for module in options.lora_modules]
+            for module in modules:
+                if module.path == artifact.model:
+                    module.path = path
+            changes = {"lora_modules": modules}
+        elif artifact.kind is ArtifactKind.TOKENIZER:
+            changes = {"tokenizer": path}
+        elif artifact.setting.endswith("SPECULATIVE_CONFIG"):
+            changes = {"speculative_config": {**speculative_config, "model": path}}
+        else:
+            changes = {"model": path}
+            if options.tokenizer == options.model:
+                changes["tokenizer"] = path
+            if speculative_config and speculative_config.get("model") == options.model:
+                changes["speculative_config"] = {**speculative_config, "model": path}
+            arguments = replace(arguments, origin=location.origin, commit=location.commit)
+        arguments = arguments.with_options(**changes)
     return arguments
-
-
-def _replace_artifact(
-    arguments: EngineArguments, artifact: Artifact, location: ArtifactLocation
-) -> EngineArguments:
-    options, path = arguments.vllm_args, str(location.directory)
-    speculative_config = options.speculative_config
-    if artifact.kind is ArtifactKind.ADAPTER:
-        modules = [copy.copy(module) for module in options.lora_modules]
-        for module in modules:
-            if module.path == artifact.model:
-                module.path = path
-        return arguments.with_options(lora_modules=modules)
-    if artifact.kind is ArtifactKind.TOKENIZER:
-        return arguments.with_options(tokenizer=path)
-    if artifact.setting.endswith("SPECULATIVE_CONFIG"):
-        return arguments.with_options(speculative_config={**speculative_config, "model": path})
-    update: dict[str, Any] = {"model": path}
-    if options.tokenizer == options.model:
-        update["tokenizer"] = path
-    if speculative_config and speculative_config.get("model") == options.model:
-        update["speculative_config"] = {**speculative_config, "model": path}
-    return replace(arguments.with_options(**update), origin=location.origin, commit=location.commit)
-
-
-def with_lora_enabled(arguments: EngineArguments, start: Start) -> EngineArguments:
-    """Enable adapters on a worker that only trains, which reserves no memory for them."""
-    return arguments.with_options(enable_lora=True) if start.only_trains else arguments
-
-
-def with_tensor_parallel_size(arguments: EngineArguments, _: Start) -> EngineArguments:
-    """Reduce a tensor parallel size that the worker chose to a divisor of the attention heads."""
-    if all(default.name != TENSOR_PARALLEL_SIZE for default in arguments.defaults):
-        return arguments
-    gpus: int = arguments.vllm_args.tensor_parallel_size
-    architecture = create_model_config(arguments).model_arch_config
-    size = choose_tensor_parallel_size(gpus, architecture.total_num_attention_heads)
-    if size == gpus:
-        return arguments
-    reason = f"as many of {gpus} GPUs as can share its attention heads"
-    return arguments.with_chosen_value(TENSOR_PARALLEL_SIZE, size, reason)
-
-
-def with_renderer_workers(arguments: EngineArguments, _: Start) -> EngineArguments:
-    """Make vLLM tokenize in two threads, so that a long text leaves one thread free.
-
-    The arguments stay the same if the operator has set the number, without a tokenizer, and for
-    multimodal pooling models, whose cache is not thread-safe.
-    """
-    if RENDERER_NUM_WORKERS in arguments.operator_options:
-        return arguments
-    config = create_model_config(arguments)
-    is_multimodal_pooling = config.runner_type == "pooling" and config.multimodal_config
-    if config.skip_tokenizer_init or is_multimodal_pooling:
-        return arguments
-    return arguments.with_chosen_value(RENDERER_NUM_WORKERS, 2, "one of them is free of long texts")
-
-
-def with_same_context_length(arguments: EngineArguments) -> EngineArguments:
-    """Use a dead core's context length for the new core, which retries the dead core's requests."""
-    return arguments.with_options(max_model_len=arguments.config.model_config.max_model_len)
 
 
 def with_fast_loader(arguments: EngineArguments, start: Start) -> EngineArguments:
@@ -168,6 +132,44 @@ def with_prefetch_strategy(arguments: EngineArguments, _: Start) -> EngineArgume
     return arguments.with_chosen_value("SAFETENSORS_LOAD_STRATEGY", "prefetch", reason)
 
 
+def with_lora_enabled(arguments: EngineArguments, start: Start) -> EngineArguments:
+    """Enable adapters on a worker that only trains, which reserves no memory for them."""
+    return arguments.with_options(enable_lora=True) if start.only_trains else arguments
+
+
+def with_tensor_parallel_size(arguments: EngineArguments, _: Start) -> EngineArguments:
+    """Reduce a tensor parallel size that the worker chose to a divisor of the attention heads."""
+    if all(default.name != TENSOR_PARALLEL_SIZE for default in arguments.defaults):
+        return arguments
+    gpus: int = arguments.vllm_args.tensor_parallel_size
+    architecture = create_model_config(arguments).model_arch_config
+    size = choose_tensor_parallel_size(gpus, architecture.total_num_attention_heads)
+    if size == gpus:
+        return arguments
+    reason = f"as many of {gpus} GPUs as can share its attention heads"
+    return arguments.with_chosen_value(TENSOR_PARALLEL_SIZE, size, reason)
+
+
+def with_renderer_workers(arguments: EngineArguments, _: Start) -> EngineArguments:
+    """Make vLLM tokenize in two threads, so that a long text leaves one thread free.
+
+    The arguments stay the same if the operator has set the number, without a tokenizer, and for
+    multimodal pooling models, whose cache is not thread-safe.
+    """
+    if RENDERER_NUM_WORKERS in arguments.operator_options:
+        return arguments
+    config = create_model_config(arguments)
+    is_multimodal_pooling = config.runner_type == "pooling" and config.multimodal_config
+    if config.skip_tokenizer_init or is_multimodal_pooling:
+        return arguments
+    return arguments.with_chosen_value(RENDERER_NUM_WORKERS, 2, "one of them is free of long texts")
+
+
+def with_same_context_length(arguments: EngineArguments) -> EngineArguments:
+    """Use a dead core's context length for the new core, which retries the dead core's requests."""
+    return arguments.with_options(max_model_len=arguments.config.model_config.max_model_len)
+
+
 def without_fast_loader(arguments: EngineArguments, _: Exception) -> EngineArguments | None:
     """Return the arguments with vLLM's own loader; None if the worker chose no other loader."""
     if all(default.name != LOAD_FORMAT for default in arguments.defaults):
@@ -175,27 +177,6 @@ def without_fast_loader(arguments: EngineArguments, _: Exception) -> EngineArgum
     return arguments.with_chosen_value(
         LOAD_FORMAT, "auto", f"{arguments.vllm_args.load_format} failed"
     )
-
-
-def safetensors_files(directory: Path) -> list[Path]:
-    """Return the resolved paths of a model's weight files that vLLM can memory-map."""
-    return [path.resolve() for path in directory.glob("*.safetensors")]
-
-
-def file_system_type(file: Path) -> str:
-    """Return the type of the file system of a resolved path; blank if it is unknown."""
-    mounts = [
-        (len(Path(mount.mountpoint).parts), order, mount.fstype)
-        for order, mount in enumerate(psutil.disk_partitions(all=True))
-        if mount.fstype and file.is_relative_to(mount.mountpoint)
-    ]
-    # A later mount hides an earlier mount with the same path.
-    return max(mounts, default=(0, 0, ""))[2]
-
-
-def is_network_file_system(kind: str) -> bool:
-    """Return whether a file system of this type stores files on another machine."""
-    return kind in _NETWORK_TYPES or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE_TYPES)
 
 
 def with_less_memory(arguments: EngineArguments, error: Exception) -> EngineArguments | None:
@@ -221,3 +202,24 @@ def with_less_memory(arguments: EngineArguments, error: Exception) -> EngineArgu
     ):
         reduced = reduced.with_chosen_value(MAX_NUM_SEQS, sequences, RETRY_REASON)
     return None if reduced is arguments else reduced
+
+
+def safetensors_files(directory: Path) -> list[Path]:
+    """Return the resolved paths of a model's weight files that vLLM can memory-map."""
+    return [path.resolve() for path in directory.glob("*.safetensors")]
+
+
+def file_system_type(file: Path) -> str:
+    """Return the type of the file system of a resolved path; blank if it is unknown."""
+    mounts = [
+        (len(Path(mount.mountpoint).parts), order, mount.fstype)
+        for order, mount in enumerate(psutil.disk_partitions(all=True))
+        if mount.fstype and file.is_relative_to(mount.mountpoint)
+    ]
+    # A later mount hides an earlier mount with the same path.
+    return max(mounts, default=(0, 0, ""))[2]
+
+
+def is_network_file_system(kind: str) -> bool:
+    """Return whether a file system of this type stores files on another machine."""
+    return kind in _NETWORK_TYPES or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE_TYPES)
