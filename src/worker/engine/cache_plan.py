@@ -13,7 +13,7 @@ import contextlib
 import math
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,9 +123,7 @@ class KvCachePlan:
     def fit_context_length(self, memory: float, requested: int | None) -> int:
         """Return the context length that vLLM would start with, for a cache of ``memory`` bytes.
 
-        Args:
-            memory: Bytes of the cache.
-            requested: The requested context length; None for the longest that fits.
+        ``requested`` is a context length; None for the longest that fits.
 
         Raises:
             ValueError: The cache is too small for the context; with vLLM's message, as at startup.
@@ -137,11 +135,7 @@ class KvCachePlan:
             return int(self.config.model_config.max_model_len)
 
     def _kv_cache_config(self, memory: float) -> Any:
-        """Return vLLM's configuration of a cache of ``memory`` bytes.
-
-        Raises:
-            ValueError: The memory is too small.
-        """
+        """Return vLLM's configuration of a cache; raises ValueError if the memory is too small."""
         configure = import_from_vllm("get_kv_cache_configs")
         specs = [dict(self.specs)]
         # Before vLLM 0.33, the function groups the layers itself.
@@ -291,7 +285,11 @@ def _build_cache_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: boo
     config.quant_config = None
     with _build_layers(config, tensor_parallel_size) as layers:
         if is_for_gpu:
-            _use_gpu_attention(config.compilation_config.static_forward_context.values())
+            # With the backends of GPUs, layers have the block sizes of GPUs.
+            for layer in config.compilation_config.static_forward_context.values():
+                if hasattr(layer, "attn_backend"):
+                    name = _GPU_LATENT_ATTENTION if layer.attn_backend.is_mla() else _GPU_ATTENTION
+                    layer.attn_backend = import_from_vllm("AttentionBackendEnum")[name].get_class()
         import_from_vllm("current_platform").update_block_size_for_backend(config)
         specs = import_from_vllm("get_kv_cache_spec")(config)
         layouts = [layout.name for layout in import_from_vllm("KVCacheLayout")]
@@ -312,14 +310,6 @@ def _build_cache_plan(config: Any, tensor_parallel_size: int, *, is_for_gpu: boo
         min_capability=min_capability,
         rope_factors=rope_factors,
     )
-
-
-def _use_gpu_attention(layers: Iterable[Any]) -> None:
-    """Set GPU backends in attention layers, so that the layers have the block sizes of GPUs."""
-    for layer in layers:
-        if hasattr(layer, "attn_backend"):
-            name = _GPU_LATENT_ATTENTION if layer.attn_backend.is_mla() else _GPU_ATTENTION
-            layer.attn_backend = import_from_vllm("AttentionBackendEnum")[name].get_class()
 
 
 def _count_adapter_bytes(layers: Any, lora_config: Any, element_bytes: int) -> int:

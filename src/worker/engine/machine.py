@@ -115,9 +115,6 @@ def _check_driver_version() -> None:
 
     Within a major version of CUDA, an older driver can run code that a newer toolkit built. NVML
     reports the driver's version without creating a CUDA context.
-
-    Raises:
-        MachineUnfit: The driver is too old.
     """
     # Importing torch takes a second, and this module is imported before the ports are open.
     import torch  # noqa: PLC0415 - see above
@@ -151,8 +148,7 @@ def detect_machine() -> Machine:
     """Return this machine, without GPUs that ``CUDA_VISIBLE_DEVICES`` hides.
 
     Raises:
-        MachineUnfit: vLLM finds no device to run on, the driver is too old, or a library is
-            missing.
+        MachineUnfit: vLLM finds no device, the driver is too old, or a library is missing.
     """
     platform = import_from_vllm("current_platform")
     if platform.is_unspecified():

@@ -147,9 +147,6 @@ def create_yarn_overrides(arguments: EngineArguments, length: int) -> dict[str, 
     They contain the operator's own overrides. The dictionary is empty if the model's positions are
     not rotary, differ between layers or are scaled by other methods, and if the factor would be too
     large. Whether the model's code reads the overrides is known only after building it.
-
-    Raises:
-        StartFailed: vLLM refuses the model, or the arguments for it.
     """
     try:
         config = create_model_config(arguments.with_options(max_model_len=None))

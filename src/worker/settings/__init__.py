@@ -220,7 +220,20 @@ class Settings(BaseModel):
         try:
             settings = cls.model_validate({name: value for name, value in values.items() if value})
         except ValidationError as invalid:
-            mistakes = [cls._to_mistake(error, values) for error in invalid.errors()]
+            mistakes = []
+            for error in invalid.errors():
+                name, advice = str(error["loc"][0]), str(error["msg"])
+                setting, field = name.upper(), cls.model_fields[name]
+                accepted = example_value(setting)
+                if error["type"] == "missing":
+                    mistakes.append(Mistake(setting, None, "it is required", accepted))
+                    continue
+                for prefix in ("Value error, ", "Input should be "):
+                    advice = advice.removeprefix(prefix)
+                default = None if field.is_required() else format_value(field.default)
+                is_secret = field.annotation == SecretStr | None
+                value = "***" if is_secret else redact_url_credentials(values[name])
+                mistakes.append(Mistake(setting, value, advice, accepted or default or None))
             raise SettingsError(mistakes) from None
         settings._paths = find_paths_in_variables(environ)
         return settings
@@ -239,19 +252,6 @@ class Settings(BaseModel):
     def worker_id(self) -> str:
         """The platform's id of this worker; without a platform, an id of this process."""
         return self.runpod_pod_id or f"{socket.gethostname()}-{os.getpid()}"
-
-    @classmethod
-    def _to_mistake(cls, error: Any, values: Mapping[str, str]) -> Mistake:
-        name = str(error["loc"][0])
-        if error["type"] == "missing":
-            return Mistake(name.upper(), None, "it is required", example_value(name.upper()))
-        field = cls.model_fields[name]
-        is_secret = field.annotation == SecretStr | None
-        advice = str(error["msg"]).removeprefix("Value error, ").removeprefix("Input should be ")
-        default = None if field.is_required() else format_value(field.default)
-        accepted = example_value(name.upper()) or default or None
-        value = "***" if is_secret else redact_url_credentials(values[name])
-        return Mistake(name.upper(), value, advice, accepted)
 
     def secret_values(self) -> list[str]:
         """Return the values of all settings that are secrets."""

@@ -101,19 +101,17 @@ def find_disabled(names: tuple[str, ...]) -> frozenset[str]:
     """
     disabled: set[str] = set()
     for name in names:
+        wanted = _without_version(name)
         groups = [*ROUTES_BY_GROUP] if name == LONG_WORK else [name]
         found = {
-            route for route in OPTIONAL_ROUTES if _without_version(name) in _spellings(route)
+            route
+            for route in OPTIONAL_ROUTES
+            if wanted in (_without_version(route), _without_version(route.split()[1]))
         }.union(*(ROUTES_BY_GROUP.get(group, ()) for group in groups))
         if not found:
             raise ValueError(_unknown_name_message(name))
         disabled |= found | {JOB_KINDS[group] for group in groups if group in JOB_KINDS}
     return frozenset(disabled)
-
-
-def _spellings(route: str) -> tuple[str, str]:
-    """Return the names of a route without /v1: with its method, and its path alone."""
-    return _without_version(route), _without_version(route.split()[1])
 
 
 def _without_version(name: str) -> str:

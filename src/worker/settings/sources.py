@@ -180,16 +180,16 @@ def guess_options(words: Sequence[str]) -> dict[str, str]:
 
 
 def _parse_settings_file(name: str, file: Path) -> dict[str, str]:
-    """Read settings from a YAML or JSON file; keys may be in any case, with hyphens or underscores.
-
-    Raises:
-        SettingsError: The file is no valid mapping, or a setting is forbidden or has two values.
-    """
+    """Read a YAML or JSON file, whose keys may be in any case, with hyphens or underscores."""
     example = "it has lines such as max-model-len: 4096"
     try:
         content = yaml.safe_load(file.read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
-        advice = f"can't be read: {_describe_error(error)}; {example}"
+        reason = str(error)
+        # Without the invalid line, which may contain a secret.
+        if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
+            reason = f"{error.problem}, in line {mark.line + 1}, column {mark.column + 1}"
+        advice = f"can't be read: {reason}; {example}"
         raise SettingsError([Mistake(name, str(file), advice)]) from None
     if content is None:
         return {}
@@ -210,13 +210,6 @@ def _parse_settings_file(name: str, file: Path) -> dict[str, str]:
             redacted = redact_json_and_urls(redact_by_setting_name(setting, format_value(value)))
             raise SettingsError([Mistake(setting, redacted, advice)])
     return values
-
-
-def _describe_error(error: Exception) -> str:
-    """Return why a file can't be read, without the invalid line, which may contain a secret."""
-    if isinstance(error, yaml.MarkedYAMLError) and (mark := error.problem_mark):
-        return f"{error.problem}, in line {mark.line + 1}, column {mark.column + 1}"
-    return str(error)
 
 
 def _index_by_canonical_name(

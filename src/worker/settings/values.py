@@ -22,11 +22,7 @@ _BOOLEAN_WORDS |= {"1": True, "true": True, "yes": True, "on": True}
 
 
 def parse_boolean(value: Any) -> Any:
-    """Parse a boolean; unlike pydantic, don't accept t, y and f.
-
-    Raises:
-        ValueError: The value is not a boolean.
-    """
+    """Parse a boolean; unlike pydantic, don't accept t, y and f."""
     if isinstance(value, bool):
         return value
     try:
@@ -79,11 +75,7 @@ def parse_list(value: str) -> list[str]:
 
 
 def parse_headers(value: str) -> dict[str, str]:
-    """Parse headers as OpenTelemetry writes them: ``name=value``, with commas and ``%20``.
-
-    Raises:
-        ValueError: The value is not such a list.
-    """
+    """Parse headers as OpenTelemetry writes them: ``name=value``, with commas and ``%20``."""
     pairs = [pair.partition("=") for pair in value.split(",") if pair.strip()]
     if not all(name.strip() and equals for name, equals, _ in pairs):
         raise ValueError("pairs name=value, separated by commas")

@@ -226,11 +226,7 @@ class Options:
         return {name: format_value(value) for name, value in values.items()}
 
     def _parse_command_line(self, words: Sequence[str]) -> dict[str, Any]:
-        """Parse command line words and return the values of the options in them.
-
-        Raises:
-            ValueError: The parser refuses the words, or an option is not allowed in a worker.
-        """
+        """Parse command line words and return the values of the options in them."""
         by_flag = self._parser._option_string_actions.items()
         denied = {flag for flag, action in by_flag if action.dest in EXCLUDED_OPTIONS}
         flags = {word.partition("=")[0].replace("_", "-") for word in words}

@@ -49,13 +49,29 @@ def choose_option_defaults(
 ) -> list[ChosenDefault]:
     """Choose defaults for all but the operator's ``options``; ``share`` is of a GPU's memory.
 
-    On a CPU, this also sets unset environment variables, and returns them among the defaults.
+    Those for a CPU start fast and run on any CPU. On a CPU, this also sets unset environment
+    variables, and returns them among the defaults.
     """
-    defaults = (
-        _choose_cpu_defaults(options)
-        if machine.cpu
-        else _choose_gpu_defaults(options, len(machine.gpus), share)
-    )
+    gpus, defaults = len(machine.gpus), list[ChosenDefault]()
+    if machine.cpu:
+        for name, value in set_unset_variables(CPU_EXPORTS).items():
+            defaults.append(ChosenDefault(name, value, "no GPU"))
+        for name, value, reason in (
+            ("DTYPE", "float32", "bfloat16 is an illegal instruction on some CPUs"),
+            ("ENFORCE_EAGER", "1", "there are no CUDA graphs to capture"),
+            ("WORKER_CLS", CPU_WORKER, "vLLM's own crashes on a seed with a long prompt"),
+        ):
+            defaults.append(ChosenDefault(name, value, f"no GPU; {reason}"))
+        if _multiply_parallel_sizes(options, PARALLEL_SIZES) == 1:
+            reason = "one process starts fastest"
+            defaults.append(ChosenDefault("DISTRIBUTED_EXECUTOR_BACKEND", "uni", reason))
+    else:
+        reason = "the worker has the GPU to itself"
+        defaults.append(ChosenDefault(MEMORY_OPTION, f"{share:g}", reason))
+        if gpus > 1:
+            size = max(1, gpus // _multiply_parallel_sizes(options, OTHER_SIZES))
+            reason = f"{gpus} GPUs in this machine"
+            defaults.append(ChosenDefault("TENSOR_PARALLEL_SIZE", str(size), reason))
     defaults += [MAX_MODEL_LEN_DEFAULT, STRUCTURED_OUTPUTS_DEFAULT]
     return [default for default in defaults if default.name not in options]
 
@@ -110,38 +126,6 @@ def served_model_names(options: Namespace) -> list[str]:
 def choose_tensor_parallel_size(gpus: int, heads: int) -> int:
     """Return the largest size up to ``gpus`` that divides the number of attention heads."""
     return next(size for size in range(gpus, 0, -1) if heads % size == 0)
-
-
-def _choose_cpu_defaults(options: Mapping[str, str]) -> list[ChosenDefault]:
-    """Choose defaults that start fast and run on any CPU; set unset variables of CPU_EXPORTS."""
-    exported = set_unset_variables(CPU_EXPORTS)
-    defaults = [
-        *(ChosenDefault(name, value, "no GPU") for name, value in exported.items()),
-        ChosenDefault(
-            "DTYPE", "float32", "no GPU; bfloat16 is an illegal instruction on some CPUs"
-        ),
-        ChosenDefault("ENFORCE_EAGER", "1", "no GPU; there are no CUDA graphs to capture"),
-        ChosenDefault(
-            "WORKER_CLS", CPU_WORKER, "no GPU; vLLM's own crashes on a seed with a long prompt"
-        ),
-    ]
-    if _multiply_parallel_sizes(options, PARALLEL_SIZES) == 1:
-        reason = "one process starts fastest"
-        defaults.append(ChosenDefault("DISTRIBUTED_EXECUTOR_BACKEND", "uni", reason))
-    return defaults
-
-
-def _choose_gpu_defaults(
-    options: Mapping[str, str], gpu_count: int, share: float
-) -> list[ChosenDefault]:
-    reason = "the worker has the GPU to itself"
-    defaults = [ChosenDefault(MEMORY_OPTION, f"{share:g}", reason)]
-    if gpu_count > 1:
-        size = max(1, gpu_count // _multiply_parallel_sizes(options, OTHER_SIZES))
-        defaults.append(
-            ChosenDefault("TENSOR_PARALLEL_SIZE", str(size), f"{gpu_count} GPUs in this machine")
-        )
-    return defaults
 
 
 def _multiply_parallel_sizes(options: Mapping[str, str], sizes: Sequence[str]) -> int:

@@ -141,12 +141,7 @@ def check_gpu_count(arguments: EngineArguments, machine: Machine) -> Iterator[Mi
 
 
 def chat_template_text(template: str) -> str:
-    """Return a chat template's text, reading the file if the template is a path.
-
-    Raises:
-        OSError: The file can't be read.
-        UnicodeError: The file is not encoded as UTF-8.
-    """
+    """Return a chat template's text, reading the file if the template is a path."""
     return template if _is_inline_template(template) else Path(template).read_text()
 
 

@@ -115,11 +115,7 @@ class Option:
         return f"{reason}; {accepted}" if reason else accepted
 
     def command_line_words(self, value: str) -> Iterator[str]:
-        """Yield the words that set the option; none for a false boolean without a negated flag.
-
-        Raises:
-            ValueError: The value can't be converted.
-        """
+        """Yield the words that set the option; none for a false boolean without a negated flag."""
         if self.kind == "boolean":
             if parse_boolean(value):
                 yield self.flag
@@ -131,11 +127,12 @@ class Option:
                 split_adapter_list(value) if self.name == "LORA_MODULES" else parse_list(value)
             )
         else:
-            word = (
-                self._pairs_to_json(value)
-                if self.kind == "json"
-                else self._correct_choice_case(value)
-            )
+            if self.kind == "json":
+                word = _pairs_to_json(value)
+            else:
+                # The case of a choice doesn't matter.
+                same = (choice for choice in self.choices if choice.lower() == value.lower())
+                word = next(same, value)
             # A single word, since the value may begin with a hyphen.
             yield f"{self.flag}={word}"
 
@@ -153,17 +150,17 @@ class Option:
             return
         if self.kind == "json":
             self._check_json_object(converted)
-        elif self.kind == "text" and self.choices and not self._may_be_choice(str(converted)):
-            raise ValueError(self._describe_choice_removal(str(converted)))
-        else:
-            _validate_type_and_bounds(converted, Any, self._field)
+            return
+        if self.kind == "text" and self.choices:
+            text = str(converted)
+            # An operator's own class has a dot or colon in its name. Plugins may register names.
+            is_other = "." in text or ":" in text or has_third_party_plugins()
+            if not is_other and not {text, text.upper()} & {*self.choices}:
+                raise ValueError(self._explain_removed_choice(text))
+        _validate_type_and_bounds(converted, Any, self._field)
 
     def _check_json_object(self, value: Any) -> None:
-        """Validate the keys and values of a JSON object against vLLM's class for it, if any.
-
-        Raises:
-            ValueError: The value is not an object, or has an unknown key or a wrong value.
-        """
+        """Validate the keys and values of a JSON object against vLLM's class for it, if any."""
         default = self.action.default
         is_other_type = isinstance(value, str | list) and not isinstance(value, type(default))
         if isinstance(value, bool | int | float) or is_other_type:
@@ -182,18 +179,7 @@ class Option:
             except ValidationError as error:
                 raise ValueError(f"{key}: {join_validation_messages(error)}") from None
 
-    def _correct_choice_case(self, value: str) -> str:
-        """Return the choice that equals the value, ignoring case; otherwise return the value."""
-        return next((choice for choice in self.choices if choice.lower() == value.lower()), value)
-
-    def _may_be_choice(self, value: str) -> bool:
-        # An operator's own class has a dot or colon in its name. Plugins may register more names.
-        is_class = "." in value or ":" in value
-        return (
-            is_class or has_third_party_plugins() or bool({value, value.upper()} & {*self.choices})
-        )
-
-    def _describe_choice_removal(self, value: str) -> str:
+    def _explain_removed_choice(self, value: str) -> str:
         """Return since when vLLM lacks a choice; blank if vLLM never had it."""
         removal = history.find_removal("choices", f"{self.name}={value}")
         if not removal:
@@ -203,18 +189,16 @@ class Option:
             reason += "; use a model with another quantization, which vLLM reads from its files"
         return reason
 
-    def _pairs_to_json(self, value: str) -> str:
-        """Convert ``key=value`` pairs into a JSON object; check other values and return them.
 
-        Raises:
-            JSONDecodeError: The JSON is invalid; for some options vLLM would accept it as a string.
-        """
-        if value.startswith(("{", "[")):
-            json.loads(value)
-        elif _PAIRS_PATTERN.fullmatch(value):
-            pairs = (pair.strip().split("=") for pair in value.split(","))
-            return json.dumps({key: parse_scalar(item.strip()) for key, item in pairs})
-        return value
+def _pairs_to_json(value: str) -> str:
+    """Convert ``key=value`` pairs into a JSON object; check other values and return them."""
+    if value.startswith(("{", "[")):
+        # For some options, vLLM would accept broken JSON as a string.
+        json.loads(value)
+    elif _PAIRS_PATTERN.fullmatch(value):
+        pairs = (pair.strip().split("=") for pair in value.split(","))
+        return json.dumps({key: parse_scalar(item.strip()) for key, item in pairs})
+    return value
 
 
 def read_bounds(field: Any) -> dict[str, float]:
@@ -282,11 +266,6 @@ def join_validation_messages(error: ValidationError, ignored_type: str = "-") ->
 
 
 def _validate_type_and_bounds(value: Any, annotation: Any, field: Any) -> None:
-    """Validate a value against a type and a field's bounds.
-
-    Raises:
-        ValidationError: The value is wrong.
-    """
     converted = TypeAdapter(annotation).validate_python(value)
     for bound in field.metadata if field and converted is not None else ():
         TypeAdapter(Annotated[Any, bound]).validate_python(converted)

@@ -57,10 +57,14 @@ class _BodyError(NamedTuple):
 
 def invalid_body_error(invalid: ValidationError | RequestValidationError) -> InvalidInput:
     """Return the error for a body of the wrong shape; its message names fields, not values."""
-    errors = [
-        _BodyError(_without_body(error["loc"]), error["type"], _shorten(error["msg"]))
-        for error in invalid.errors()[:MAX_ERRORS]
-    ]
+    errors = []
+    for error in invalid.errors()[:MAX_ERRORS]:
+        # Keys of the caller's own objects can have megabytes.
+        location = tuple(str(part)[:MAX_KEY_LENGTH] for part in error["loc"])
+        # FastAPI's locations begin with the body.
+        location = location[1:] if location[:1] == ("body",) else location
+        message = CLASS_NAME.sub("", error["msg"]).removeprefix("Value error, ")
+        errors.append(_BodyError(location, error["type"], message))
     mistakes = _find_mistakes(errors)
     # A validator of the whole body has no path.
     messages = dict.fromkeys(": ".join(filter(None, (one.path, one.message))) for one in mistakes)
@@ -162,19 +166,6 @@ def _join_expectations(mistakes: list[_BodyError], errors: list[_BodyError]) -> 
     return [mistake._replace(message=f"{EXPECTED}{' or '.join(expected)}")]
 
 
-def _shorten(message: str) -> str:
-    return CLASS_NAME.sub("", message).removeprefix("Value error, ")
-
-
 @lru_cache(maxsize=1024)
 def _is_label(part: str) -> bool:
     return part in TYPE_LABELS or (part != "" and not FIELD_NAME.fullmatch(part))
-
-
-def _without_body(location: tuple[int | str, ...]) -> tuple[str, ...]:
-    """Return a location as strings, without the "body" with which FastAPI's begin.
-
-    Keys of the caller's own objects, which can have megabytes, are shortened.
-    """
-    parts = tuple(str(part)[:MAX_KEY_LENGTH] for part in location)
-    return parts[1:] if parts[:1] == ("body",) else parts

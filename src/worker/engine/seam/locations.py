@@ -82,11 +82,7 @@ class VllmNameNotFound(ImportError):
 
 
 def import_from_vllm(name: str) -> Any:
-    """Return vLLM's ``name`` from the first of its modules that has it.
-
-    Raises:
-        VllmNameNotFound: If none of the modules has the name; the message lists the modules.
-    """
+    """Return vLLM's ``name`` from the first of its modules that has it."""
     for location in LOCATIONS[name]:
         try:
             module = importlib.import_module(location)

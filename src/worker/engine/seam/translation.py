@@ -205,11 +205,7 @@ def translate_errors(client: Client, *, has_media: bool = False) -> Iterator[Non
 
 
 def raise_for_error_response(answer: Any) -> Any:
-    """Return a result of vLLM's server, unless it is an error.
-
-    Raises:
-        RefusedByEngine: If the result is an ``ErrorResponse``.
-    """
+    """Return a result of vLLM's server; raise ``RefusedByEngine`` if it is an error."""
     if isinstance(answer, import_from_vllm("ErrorResponse")):
         error = answer.error
         raise RefusedByEngine(error.message, status=error.code, param=error.param)

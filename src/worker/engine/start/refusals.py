@@ -216,17 +216,16 @@ def explain_failure(
     remedy = _find_remedy(arguments, problem, culprits)
     if "MAX_MODEL_LEN" in culprits:
         remedy += propose_yarn(arguments, int(arguments.vllm_args.max_model_len or 0), gpu)
+    if remedy:
+        return StartFailed(problem, remedy, culprits)
     # The disk may fail.
     with contextlib.suppress(OSError):
-        if not remedy and arguments.config is not None and isinstance(error, CoreFailed):
-            # In another function of the loader, only some errors are about the weights.
-            error_line = _ERROR_LINE.match(str(error))
-            is_likely = error_line is not None and error_line[1] in _LOADER_ERRORS
-            if error.loader_function == "load_weights" or (error.loader_function and is_likely):
+        if isinstance(error, CoreFailed):
+            # The core has read all other files without an error, but it may refuse the weights.
+            if arguments.config is not None and _concerns_weights(error):
                 remedy = explain_load_failure(arguments)
-        # The core has read these files without an error.
-        looks = () if remedy or culprits or isinstance(error, CoreFailed) else LOOKS
-        remedy = remedy or next(filter(None, (look(arguments, problem) for look in looks)), "")
+        elif not culprits:
+            remedy = next(filter(None, (look(arguments, problem) for look in LOOKS)), "")
     return StartFailed(problem, remedy, culprits)
 
 
@@ -331,6 +330,13 @@ def explain_load_failure(arguments: EngineArguments) -> str:
     if mismatch:
         return f"{source} says {mismatch}, which does not match {names}: {change}"
     return f"{names} can't be read or does not match {source}: {change}"
+
+
+def _concerns_weights(error: CoreFailed) -> bool:
+    """Return whether an error may be a contradiction between the weights and the configuration."""
+    line = _ERROR_LINE.match(str(error))
+    is_likely = line is not None and line[1] in _LOADER_ERRORS
+    return error.loader_function == "load_weights" or bool(error.loader_function and is_likely)
 
 
 def _find_mismatch(paths: Sequence[Path], config: Any) -> str:
