@@ -1,5 +1,10 @@
 """Interfaces of the engines for the rest of the worker; only this package imports vLLM.
 
+``start`` leads from the settings to running engines: ``options`` makes ``arguments`` of the
+settings, of which vLLM makes its configuration. ``run`` has the running engines, which implement
+``Engine``. ``machine``, ``model_config`` and ``cache_plan`` say, without an engine, what vLLM finds
+on a machine, in a model's configuration and in its layers. ``seam`` adapts all of them to vLLM.
+
 This module doesn't import vLLM: that takes seconds, and the settings must be read before.
 """
 

@@ -1,4 +1,12 @@
-"""The worker's own settings: their types, defaults and validation."""
+"""The worker's own settings: their types, defaults and validation.
+
+``sources`` merges the environment and the files into ``RawSettings``, which are strings by name;
+``names`` knows the other names of settings, and those that have no effect any more, with the record
+in ``history``. ``Settings``, here, validates those that are the worker's own; the others are vLLM's
+options (``worker.engine.options``). ``values`` converts and redacts values. All errors are
+``mistakes``, which are reported together, with the values of ``examples``. Only ``environment``
+accesses the environment of the process. ``routes`` has the names for DISABLED_ROUTES.
+"""
 
 import os
 import socket

@@ -1,4 +1,12 @@
-"""vLLM's options as settings, defined by the parser of the installed vLLM."""
+"""vLLM's options as settings, defined by the parser of the installed vLLM.
+
+``Options`` reads this parser, and converts the settings of an engine (``RawSettings.main_options``)
+into vLLM's arguments. ``option`` converts and checks each value alone, so that one start finds all
+mistakes, and ``automatic`` chooses values for unset options that suit the machine. The result is an
+``EngineArguments``. ``combinations`` has checks of several options together.
+
+The tables here are of options that the worker refuses, or that have no effect in a worker.
+"""
 
 import argparse
 import copy

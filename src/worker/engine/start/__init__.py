@@ -12,8 +12,12 @@ core           ``launch.launch_engines``              a process that has loaded 
 warm-up        ``launch.warm_up``                     engines that have answered a request
 =============  =====================================  =============================================
 
-The doctor runs the same phases until weights are needed. ``tables`` lists the steps that change
-arguments, the checks, and the fallbacks; ``refusals`` explains why a phase failed.
+The doctor runs the same phases until weights are needed, and ``rehearsal`` in place of a core.
+
+``artifacts`` finds or downloads the models, and ``ahead`` reads their weights into the page cache
+while vLLM is imported. ``tables`` lists the functions of ``steps`` and ``parsers``, which change
+arguments, those of ``checks``, and the fallbacks. ``cores`` forks and spawns cores. ``refusals``
+explains why a phase failed.
 """
 
 import contextlib
