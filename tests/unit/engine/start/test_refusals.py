@@ -13,6 +13,7 @@ from support.engine.arguments import engine_arguments
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.run.core import CoreFailed
+from worker.engine.seam.translation import is_out_of_memory
 from worker.engine.start.refusals import (
     MACHINE_CAUSES,
     error_message,
@@ -70,6 +71,19 @@ def test_a_full_gpu_affects_all_workers_only_if_the_operator_set_the_share() -> 
     error = ValueError("Free memory on device cuda:0 is less than desired GPU memory utilization")
     assert is_machine_fault(error, {"MAX_MODEL_LEN"})
     assert not is_machine_fault(error, {"GPU_MEMORY_UTILIZATION"})
+
+
+@pytest.mark.parametrize(
+    ("reason", "is_memory"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", True),
+        ("RuntimeError: [enforce fail] DefaultCPUAllocator: can't allocate memory", True),
+        ("ValueError: Free memory is less than desired GPU memory utilization (0.95)", True),
+        ("ValueError: No available memory for the cache blocks.", False),
+    ],
+)
+def test_out_of_memory_errors_differ_from_other_failures(reason: str, is_memory: bool) -> None:
+    assert is_out_of_memory(reason) is is_memory
 
 
 @pytest.mark.parametrize(

@@ -1,24 +1,33 @@
-"""How weights are read, depending on their disk: ahead, or by the loader of FAST_LOAD."""
+"""Steps of a start: how weights are read, the renderer's threads, and fallbacks."""
 
 from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
+from support.engine.arguments import engine_arguments
 from support.settings import start_on
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, Machine
+from worker.engine.options.automatic import MEMORY_OPTION
+from worker.engine.run.core import CoreFailed
 from worker.engine.start import steps
 from worker.engine.start.steps import (
+    LOAD_FORMAT,
+    MAX_NUM_SEQS,
+    RENDERER_NUM_WORKERS,
     file_system_type,
     with_fast_loader,
     with_prefetch_strategy,
+    with_renderer_workers,
     without_fast_loader,
 )
+from worker.engine.start.tables import FALLBACKS, choose_fallback_arguments
 
 GIB = 2**30
 GPU = start_on(Machine(cpu=False, gpus=(Gpu("GPU", GIB),)), fast_load=True)
@@ -244,3 +253,112 @@ def test_no_loader_is_chosen_for_other_formats(
         (folder / name).touch()
     other: Any = model_arguments.with_options(model=str(folder))
     assert with_fast_loader(other, GPU) is other
+
+
+# Threads of the renderer
+
+
+@pytest.mark.parametrize(
+    ("changed", "operator_options", "threads"),
+    [
+        ({}, (), 2),
+        ({"runner_type": "pooling"}, (), 2),
+        ({"multimodal_config": "some"}, (), 2),
+        ({"runner_type": "pooling", "multimodal_config": "some"}, (), 1),
+        ({"skip_tokenizer_init": True}, (), 1),
+        ({}, (RENDERER_NUM_WORKERS,), 1),
+    ],
+)
+def test_the_renderer_gets_a_second_thread_if_possible(
+    changed: dict[str, Any],
+    operator_options: tuple[str, ...],
+    threads: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    defaults = {"runner_type": "generate", "multimodal_config": None, "skip_tokenizer_init": False}
+    model = SimpleNamespace(**{**defaults, **changed})
+    monkeypatch.setattr(steps, "create_model_config", lambda _: model)
+    before = EngineArguments(
+        Namespace(renderer_num_workers=1), "m", operator_options=dict.fromkeys(operator_options, "")
+    )
+    after = with_renderer_workers(before, start_on(Machine(cpu=True)))
+    assert after.vllm_args.renderer_num_workers == threads
+    assert [default.name for default in after.defaults] == [RENDERER_NUM_WORKERS] * (threads - 1)
+
+
+# Fallbacks for a second core
+
+OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB"
+BROKEN_FILE = "RuntimeError: the file is no file of weights"
+FAST_LOADER = LOAD_FORMAT, "instanttensor", "it is the fastest"
+OTHER_LOADER_MESSAGE, LESS_MEMORY_MESSAGE = FALLBACKS.values()
+VLLMS_LOADER = {LOAD_FORMAT: "auto"}
+LESS_MEMORY, FEWER_SEQUENCES = {MEMORY_OPTION: "0.855"}, {MAX_NUM_SEQS: "64"}
+
+
+def configured_engine(
+    *operator_options: str, device: str = "cuda", sequences: int = 256, fast: bool = False
+) -> EngineArguments:
+    arguments = engine_arguments(gpu_memory_utilization=0.95, max_num_seqs=256)
+    chosen = arguments.with_chosen_value(*FAST_LOADER) if fast else arguments
+    config = SimpleNamespace(
+        device_config=SimpleNamespace(device_type=device),
+        scheduler_config=SimpleNamespace(max_num_seqs=sequences),
+    )
+    options = dict.fromkeys(operator_options, "")
+    return replace(chosen, operator_options=options, config=config)
+
+
+@pytest.mark.parametrize(
+    ("configured", "reason", "message", "defaults"),
+    [
+        (configured_engine(), OUT_OF_MEMORY, LESS_MEMORY_MESSAGE, LESS_MEMORY | FEWER_SEQUENCES),
+        (configured_engine(MAX_NUM_SEQS), OUT_OF_MEMORY, LESS_MEMORY_MESSAGE, LESS_MEMORY),
+        (configured_engine(MEMORY_OPTION), OUT_OF_MEMORY, LESS_MEMORY_MESSAGE, FEWER_SEQUENCES),
+        (configured_engine(device="cpu"), OUT_OF_MEMORY, LESS_MEMORY_MESSAGE, FEWER_SEQUENCES),
+        (
+            configured_engine(fast=True),
+            OUT_OF_MEMORY,
+            LESS_MEMORY_MESSAGE,
+            VLLMS_LOADER | LESS_MEMORY | FEWER_SEQUENCES,
+        ),
+        (configured_engine(fast=True), BROKEN_FILE, OTHER_LOADER_MESSAGE, VLLMS_LOADER),
+        (
+            configured_engine(MEMORY_OPTION, MAX_NUM_SEQS, fast=True),
+            OUT_OF_MEMORY,
+            OTHER_LOADER_MESSAGE,
+            VLLMS_LOADER,
+        ),
+    ],
+)
+def test_a_fallback_changes_only_options_that_the_operator_did_not_set(
+    configured: EngineArguments, reason: str, message: str, defaults: dict[str, str]
+) -> None:
+    fallback = choose_fallback_arguments(configured, RuntimeError(reason))
+    assert fallback
+    arguments, description = fallback
+    assert (description, {default.name: default.value for default in arguments.defaults}) == (
+        message,
+        defaults,
+    )
+    assert {name: str(getattr(arguments.vllm_args, name.lower())) for name in defaults} == defaults
+    assert configured.vllm_args.gpu_memory_utilization == 0.95
+
+
+@pytest.mark.parametrize(
+    ("configured", "reason"),
+    [
+        (configured_engine(), BROKEN_FILE),
+        (configured_engine(MEMORY_OPTION, MAX_NUM_SEQS), OUT_OF_MEMORY),
+        (configured_engine(device="cpu", sequences=1), OUT_OF_MEMORY),
+    ],
+)
+def test_there_is_no_fallback_if_no_option_can_be_changed(
+    configured: EngineArguments, reason: str
+) -> None:
+    assert choose_fallback_arguments(configured, RuntimeError(reason)) is None
+
+
+def test_less_memory_for_the_cache_does_not_help_weights_that_are_too_large() -> None:
+    error = CoreFailed(OUT_OF_MEMORY, "initialize_model")
+    assert choose_fallback_arguments(configured_engine(), error) is None
