@@ -1,13 +1,15 @@
-"""Limits on the size of an input, which are checked before anything else."""
+"""Limits on the size of an input, and keys that callers may not set on every worker."""
 
 import contextlib
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engine.answers import job_error, run_job
-from support.engine.scripted import tokens
+from support.engine.scripted import ScriptedEngine, tokens, yields_of
+from support.engine.server import CHAT
 
 from worker.dialects import parse_input
 from worker.errors import InputTooLarge, InvalidInput
@@ -143,3 +145,53 @@ async def test_the_operator_sets_the_limits() -> None:
     job = {"prompt": "a" * 10_000}
     assert (await job_error(job, MAX_INPUT_MB="0.009"))["code"] == 413
     assert "error" not in (await run_job(job, *tokens("a"), MAX_INPUT_MB="0.011"))[-1]
+
+
+# Keys that are the operator's:
+
+TURN = {"role": "user", "content": "Hi"}
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"openai_route": CHAT, "openai_input": {"messages": [TURN], **fields}}
+
+
+@pytest.mark.parametrize(
+    "key", ["tokenizer", "model_config", "tokenize", "max_length", "strftime_now"]
+)
+async def test_names_of_vllms_own_template_values_are_refused_on_both_paths(key: str) -> None:
+    fields = {"chat_template_kwargs": {"custom-1": 1, key: 1}}
+    for job in ({"messages": [TURN], **fields}, body(**fields)):
+        error = await job_error(job)
+        assert (error["code"], error["param"]) == (400, f"chat_template_kwargs.{key}")
+        assert error["message"].endswith("not allowed in a request: vLLM sets it itself")
+
+
+async def test_arguments_for_plugins_need_the_operators_permission() -> None:
+    job = body(vllm_xargs={"its": "x", "mine": 1})
+    for allowed, wrong in (("", "its"), ("its", "mine")):
+        error = await job_error(job, ALLOWED_XARGS=allowed)
+        assert (error["code"], error["param"]) == (400, f"vllm_xargs.{wrong}")
+    assert "error" not in (await run_job(job, *tokens("a"), ALLOWED_XARGS="mine,its"))[-1]
+
+
+@pytest.mark.parametrize(("key", "value"), [("priority", -5), ("request_id", "mine")])
+async def test_keys_without_an_effect_are_dropped_unless_the_worker_is_strict(
+    key: str, value: Any
+) -> None:
+    with ScriptedEngine(*tokens("a")) as engine:
+        assert "error" not in (await yields_of(engine, body(**{key: value})))[-1]
+        (sent,) = engine.requests
+        assert isinstance(sent, dict)
+        assert sent.get(key) != value
+    error = await job_error(body(**{key: value}), STRICT_REQUESTS="1")
+    assert (error["code"], error["param"]) == (400, key)
+
+
+async def test_a_priority_reaches_an_engine_that_has_priorities() -> None:
+    with ScriptedEngine(*tokens("a")) as engine:
+        engine.model = replace(engine.model, has_priorities=True)
+        assert "error" not in (await yields_of(engine, body(priority=-5)))[-1]
+        (sent,) = engine.requests
+        assert isinstance(sent, dict)
+        assert sent["priority"] == -5

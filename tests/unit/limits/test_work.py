@@ -116,6 +116,10 @@ REFUSALS: dict[str, Callable[[dict[str, Any]], Any]] = {
 DETECTION = {"max_pattern_size": 256, "min_pattern_size": 128, "min_count": 3}
 
 
+async def test_an_item_of_a_list_with_a_parameter_beyond_its_bound_fails_alone() -> None:
+    assert (await item_error({"logit_bias": {"5": 101}}))["code"] == 400
+
+
 @pytest.mark.parametrize("form", REFUSALS)
 @pytest.mark.parametrize(
     ("params", "message"),

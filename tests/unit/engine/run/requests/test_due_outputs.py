@@ -68,6 +68,15 @@ def output(
     return RequestOutput("id", None, None, None, [choice], finished=finished)
 
 
+def due_outputs(schedule: Schedule, waker: ReaderWaker | None = None) -> DueOutputs:
+    return DueOutputs(RequestOutputKind.DELTA, "id", schedule, waker or ReaderWaker())
+
+
+def read(queue: DueOutputs) -> list[str]:
+    """Return the texts of the outputs that are due, of their first choices."""
+    return [result.outputs[0].text for result in iter(queue.get_nowait, None)]
+
+
 @dataclass(frozen=True)
 class Event:
     """An event that the reader makes of one choice of an output."""
@@ -106,7 +115,7 @@ class Simulation:
     ) -> None:
         self._steps, self._post_s = steps, post_s
         self._schedule = Schedule(policy, merges=merges)
-        self._queue = DueOutputs(RequestOutputKind.DELTA, "id", self._schedule, ReaderWaker())
+        self._queue = due_outputs(self._schedule)
         self._chunker: Chunker[Event] = Chunker(policy)
         self._arrivals: list[float] = []
         self._pieces: list[Piece[Event]] = []
@@ -266,23 +275,20 @@ def test_a_step_with_several_tokens_is_one_event_and_a_chunk_keeps_its_maximum()
 
 @both
 def test_outputs_above_the_size_of_a_yield_are_not_merged(merges: bool) -> None:
-    async def read() -> list[int]:
+    async def read_sizes() -> list[int]:
         schedule = Schedule(ChunkPolicy(50, 50, 1, 0), merges=merges)
-        queue = DueOutputs(RequestOutputKind.DELTA, "id", schedule, ReaderWaker())
+        queue = due_outputs(schedule)
         for number in range(5):
             # Two of these fit a yield.
             queue.put(output(["a"], candidates=1700, finished=number == 4))
-        results = iter(queue.get_nowait, None)
-        return [len(result.outputs[0].token_ids) for result in results]
+        return [len(text) for text in read(queue)]
 
-    assert asyncio.run(read()) == ([1, 2, 2] if merges else [1] * 5)
+    assert asyncio.run(read_sizes()) == ([1, 2, 2] if merges else [1] * 5)
 
 
 async def test_tokens_without_an_event_are_counted_for_the_next_event() -> None:
     schedule = Schedule(EXACT, merges=True)
-    one, other = (
-        DueOutputs(RequestOutputKind.DELTA, name, schedule, ReaderWaker()) for name in "ab"
-    )
+    one, other = due_outputs(schedule), due_outputs(schedule)
     assert schedule.take_event_weight() == 1
     for queue in (one, other, one):
         queue.put(output(["a"] * 9))
@@ -295,12 +301,7 @@ async def test_tokens_without_an_event_are_counted_for_the_next_event() -> None:
 
 async def test_a_chunk_of_several_requests_has_the_tokens_of_all() -> None:
     schedule = Schedule(EXACT, merges=True)
-    one, other = (
-        DueOutputs(RequestOutputKind.DELTA, name, schedule, ReaderWaker()) for name in "ab"
-    )
-
-    def read(queue: DueOutputs) -> list[str]:
-        return [result.outputs[0].text for result in iter(queue.get_nowait, None)]
+    one, other = due_outputs(schedule), due_outputs(schedule)
 
     one.put(output(["a"]))
     assert (read(one), read(other)) == (["a"], [])
@@ -319,10 +320,7 @@ async def test_a_chunk_of_several_requests_has_the_tokens_of_all() -> None:
 
 async def test_a_few_readers_are_woken_in_each_iteration_of_the_loop_the_first_ones_first() -> None:
     waker, count = ReaderWaker(), 3 * READERS_PER_ITERATION
-    queues = [
-        DueOutputs(RequestOutputKind.DELTA, str(number), Schedule(EXACT, merges=True), waker)
-        for number in range(count)
-    ]
+    queues = [due_outputs(Schedule(EXACT, merges=True), waker) for _ in range(count)]
     readers = [asyncio.create_task(queue.get()) for queue in queues]
     await asyncio.sleep(0)
     for queue in queues:
@@ -337,7 +335,7 @@ async def test_a_few_readers_are_woken_in_each_iteration_of_the_loop_the_first_o
 
 async def test_a_queue_that_is_closed_waits_no_longer() -> None:
     schedule = Schedule(ChunkPolicy(50, 50, 1, 0.01), merges=True)
-    queue = DueOutputs(RequestOutputKind.DELTA, "id", schedule, ReaderWaker())
+    queue = due_outputs(schedule)
     queue.put(output(["a"]))
     queue.close()
     await asyncio.sleep(0.03)
@@ -345,7 +343,7 @@ async def test_a_queue_that_is_closed_waits_no_longer() -> None:
 
 
 async def test_an_error_follows_the_outputs_that_have_arrived() -> None:
-    queue = DueOutputs(RequestOutputKind.DELTA, "id", Schedule(EXACT, merges=True), ReaderWaker())
+    queue = due_outputs(Schedule(EXACT, merges=True))
     for text in "abc":
         queue.put(output([text]))
     queue.put(ValueError("dead"))
@@ -492,13 +490,13 @@ def test_some_parsers_and_usage_statistics_need_single_tokens(
 
 async def test_the_first_token_of_each_choice_is_not_merged() -> None:
     schedule = Schedule(ChunkPolicy(50, 50, 1, 0), merges=True)
-    queue = DueOutputs(RequestOutputKind.DELTA, "id", schedule, ReaderWaker())
+    queue = due_outputs(schedule)
     for index in (0, 0, 1, 0, 0, 1):
         queue.put(output(["a"], index))
     queue.put(output(["a"], finished=True))
     results = iter(queue.get_nowait, None)
-    read = [[(one.index, len(one.text)) for one in result.outputs] for result in results]
-    assert read == [[(0, 1)], [(0, 1)], [(1, 1)], [(0, 3), (1, 1)]]
+    found = [[(one.index, len(one.text)) for one in result.outputs] for result in results]
+    assert found == [[(0, 1)], [(0, 1)], [(1, 1)], [(0, 3), (1, 1)]]
 
 
 @pytest.mark.parametrize(("parser", "texts"), [("", ["a", "bc"]), ("qwen3", ["a", "b", "c"])])
@@ -508,7 +506,7 @@ async def test_the_end_of_an_answer_with_reasoning_is_not_merged(
     schedule = Schedule(EXACT, merges=True)
     reasoning = Namespace(reasoning_parser=parser, reasoning_parser_plugin="")
     separate_outputs(schedule, {"messages": []}, Namespace(structured_outputs_config=reasoning))
-    queue = DueOutputs(RequestOutputKind.DELTA, "id", schedule, ReaderWaker())
+    queue = due_outputs(schedule)
     for text in "abc":
         queue.put(output([text], finished=text == "c"))
-    assert [result.outputs[0].text for result in iter(queue.get_nowait, None)] == texts
+    assert read(queue) == texts
