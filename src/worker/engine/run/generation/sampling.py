@@ -87,6 +87,7 @@ def plan_job_sampling(
     if (interval := values.get("stream_interval")) and is_streamed and interval > MAX_SPLIT_TOKENS:
         message = f"at most {MAX_SPLIT_TOKENS} in a stream"
         raise param_error("stream_interval", message, SAMPLING_PARAMS)
+
     is_beam_search = sampling.use_beam_search
     sampling.refuse_equal_choices(values.get("temperature", defaults.get("temperature")))
     count = 1 if is_beam_search else sampling.num_candidates
@@ -96,8 +97,17 @@ def plan_job_sampling(
     if params.min_tokens > params.max_tokens:
         message = f"more than the {limit:,} tokens that an answer may have"
         raise param_error("min_tokens", message, SAMPLING_PARAMS)
+
     if is_beam_search:
-        _refuse_ignored_in_beam_search(sampling, params)
+        default = SamplingParams()
+        changed = [name for name in values if getattr(params, name) != getattr(default, name)]
+        ignored = [name for name in changed if name not in BEAM_SEARCH_USES]
+        sampling.refuse_ignored_in_beam_search(ignored)
+        # Beam search does not sample, but the default temperature and 0, which is greedy, are
+        # accepted.
+        if values.get("temperature", 0) not in (0, default.temperature):
+            message = "beam search is deterministic: leave it out, or set 0"
+            raise param_error("temperature", message, SAMPLING_PARAMS)
     elif sampling.is_ranked and params.num_logprobs is None:
         # Ranking needs only the log probabilities of the chosen tokens, without alternatives.
         params.logprobs = 0
@@ -172,26 +182,19 @@ def _build_sampling_params(values: dict[str, Any]) -> Any:
     except RecursionError:
         raise InvalidInput(f"{SAMPLING_PARAMS}: a value is nested too deeply") from None
     except ValidationError as invalid:
-        raise _validation_error(invalid) from None
+        errors = invalid.errors(include_input=False, include_url=False)
+        # An error's location is pydantic's label for the class, then the parameter.
+        reasons = {str(error["loc"][1]): error["msg"] for error in errors if len(error["loc"]) > 1}
+        if not reasons:
+            raise InvalidInput(f"{SAMPLING_PARAMS}: {errors[0]['msg']}") from None
+        message = "; ".join(f"{SAMPLING_PARAMS}.{name}: {why}" for name, why in reasons.items())
+        raise InvalidInput(message, param=next(iter(reasons))) from None
     except VLLMClientError as refused:
         # The message begins with the parameter; only some of vLLM's checks also set it separately.
         message = str(refused.args[0])
         word = message.split(" ", 1)[0].strip("`,")
         param = word if word in KNOWN_KEYS else None
         raise InvalidInput(f"{SAMPLING_PARAMS}: {message}", param=param) from None
-
-
-def _refuse_ignored_in_beam_search(sampling: Sampling, params: Any) -> None:
-    """Refuse parameters that vLLM's beam search would ignore."""
-    default, values = SamplingParams(), sampling.vllm_params
-    changed = [name for name in values if getattr(params, name) != getattr(default, name)]
-    sampling.refuse_ignored_in_beam_search(
-        [name for name in changed if name not in BEAM_SEARCH_USES]
-    )
-    # Beam search does not sample, but the default temperature and 0, which is greedy, are accepted.
-    if values.get("temperature", 0) not in (0, default.temperature):
-        message = "beam search is deterministic: leave it out, or set 0"
-        raise param_error("temperature", message, SAMPLING_PARAMS)
 
 
 def _refuse_unknown_keys(holder: str, values: Mapping[str, Any], known: frozenset[str]) -> None:
@@ -203,13 +206,3 @@ def _refuse_unknown_keys(holder: str, values: Mapping[str, Any], known: frozense
     if known is NESTED_KEYS[STRUCTURED_OUTPUTS] and not values.keys() & CONSTRAINT_KINDS:
         message = f"one of {', '.join(sorted(CONSTRAINT_KINDS))}"
         raise param_error(STRUCTURED_OUTPUTS, message, SAMPLING_PARAMS)
-
-
-def _validation_error(invalid: ValidationError) -> InvalidInput:
-    errors = invalid.errors(include_input=False, include_url=False)
-    # An error's location is pydantic's label for the class, then the parameter.
-    reasons = {str(error["loc"][1]): error["msg"] for error in errors if len(error["loc"]) > 1}
-    if not reasons:
-        return InvalidInput(f"{SAMPLING_PARAMS}: {errors[0]['msg']}")
-    message = "; ".join(f"{SAMPLING_PARAMS}.{name}: {reason}" for name, reason in reasons.items())
-    return InvalidInput(message, param=next(iter(reasons)))
