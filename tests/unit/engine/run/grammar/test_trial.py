@@ -4,8 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -14,8 +12,6 @@ from typing import Any
 import psutil
 import pytest
 import pytest_asyncio
-from support import ROOT
-from support.processes.background import wait_until
 
 from worker.engine.run.grammar import trial as module
 from worker.engine.run.grammar.trial import Grammar, GrammarTester
@@ -285,25 +281,3 @@ async def test_the_process_inherits_no_environment(
 async def test_the_process_that_forks_has_one_thread(xgrammar_trial: GrammarTester) -> None:
     assert (await xgrammar_trial.try_grammar(FINE)).outcome == "fine"
     assert psutil.Process(pid_of(xgrammar_trial)).num_threads() == 1
-
-
-def test_the_process_exits_when_the_worker_is_killed() -> None:
-    script = """
-import asyncio
-from worker.engine.run.grammar.trial import GrammarTester
-
-async def run():
-    trial = GrammarTester(lambda: "", 1)
-    await trial.start_process()
-    print(trial._process.pid, flush=True)
-    await asyncio.sleep(300)
-
-asyncio.run(run())
-"""
-    command, env = [sys.executable, "-c", script], {"PYTHONPATH": str(ROOT / "src")}
-    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as worker:
-        assert worker.stdout
-        process = Path(f"/proc/{int(worker.stdout.readline())}/cmdline")
-        assert process.exists()
-        worker.kill()
-    wait_until(lambda: not process.exists() or not process.read_bytes())
