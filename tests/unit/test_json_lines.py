@@ -58,7 +58,7 @@ def stream_settings() -> Any:
 def completion_line(text: str) -> bytes:
     body = {"choices": [{"text": text}], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
     response = {"status_code": 200, "body": body}
-    return encode_result_line("batch", 1, text, response=response)
+    return encode_result_line("batch", 1, text, response=response) + b"\n"
 
 
 def read_v2_lines(text: str) -> bytes:
@@ -104,7 +104,9 @@ WRITERS: dict[str, Callable[[str], str | bytes]] = {
         stream_settings(), [{"output": {"text": text}}]
     ),
     "an output line": completion_line,
-    "an error line": lambda text: encode_result_line("batch", 1, text, error={"message": text}),
+    "an error line": lambda text: (
+        encode_result_line("batch", 1, text, error={"message": text}) + b"\n"
+    ),
     "LLM Engine's output": lambda text: batch_output.make_item_v1(completion_line(text)) + b"\n",
     "LLM Engine's body": lambda text: batch_output.make_item_v2(completion_line(text)) + b"\n",
     "LLM Engine's input": read_v2_lines,

@@ -1,19 +1,20 @@
-"""Stores finished lines: each attempt at a shard appends to its own files, and commits in groups.
+"""Finished lines of a batch: each attempt at a shard appends them to a file of its own, its part.
 
-A part consists of two files: one with lines in the format of the output file, the other with a
-record of fixed size for each line. A record is written after its line is durable, so an incomplete
-line has no record. Each record has checksums of itself and of its line, because a disk may lose
-data that it reported as durable.
+A line of a part is JSON: the number of the line in the input, its result in the format of the
+output file, its counts, and the counts of the whole shard so far. Lines become durable in groups. A
+crash may cut the last line of a part, so readers take only whole lines. Nothing is appended after a
+crash or a failed write, because the next attempt has its own part.
 """
 
 import asyncio
-import struct
-import zlib
-from collections.abc import Callable, Iterator, Mapping
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import BinaryIO
+
+import msgspec
 
 from worker.json_lines import encode_line
 from worker.volume import ids, translate_os_errors
@@ -24,65 +25,105 @@ GROUP_LINES = 64
 GROUP_S = 1.0
 # Bytes of uncommitted lines above which another line waits for the disk.
 MAX_PENDING_BYTES = 64_000_000
+# Bytes at the end of a part that are read first to find its last line.
+TAIL_BYTES = 65_536
 
-LINES, RECORDS = ".jsonl", ".records"
-_RECORD = struct.Struct("<IBIIQIII")
-_CHECKED_BYTES = _RECORD.size - 4
+SUFFIX = ".jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class LineCounts:
+    """Numbers of finished lines, and the tokens of their requests and answers.
+
+    A line is ``completed`` if it has a successful response, and ``failed`` if it has an error.
+    """
+
+    completed: int = 0
+    failed: int = 0
+    prompt_tokens: int = 0
+    output_tokens: int = 0
+
+    def __add__(self, other: "LineCounts") -> "LineCounts":
+        return LineCounts(
+            self.completed + other.completed,
+            self.failed + other.failed,
+            self.prompt_tokens + other.prompt_tokens,
+            self.output_tokens + other.output_tokens,
+        )
+
+    @property
+    def finished(self) -> int:
+        return self.completed + self.failed
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedLine:
-    """A durable response to the line ``number`` of the input; it ``failed`` if it is an error.
+    """A durable result of the line ``number`` of the input.
 
-    Its text, with a line feed, has ``length`` bytes from ``offset`` in the file ``part``.
-    ``checksum`` is the CRC-32 of the text.
+    It is the line of ``length`` bytes from ``offset`` in the file ``part``.
     """
 
     number: int
-    failed: bool
-    prompt_tokens: int
-    output_tokens: int
+    counts: LineCounts
+    part: Path
     offset: int
     length: int
-    checksum: int
-    part: Path
 
 
-@dataclass(frozen=True, slots=True)
-class PendingLine:
-    """An answered line that is not yet durable. Its text is JSON without a line feed."""
+class _PartLine(msgspec.Struct):
+    """A line of a part. ``shard`` has the counts of the shard's lines up to this one.
 
-    number: int
-    failed: bool
-    prompt_tokens: int
-    output_tokens: int
-    text: bytes
+    If the number is 0, it has only these counts.
+    """
+
+    line: int
+    counts: LineCounts
+    shard: LineCounts
+    result: msgspec.Raw
 
 
-class PartWriter:
-    """Writes the part of one attempt at a shard. Use on one event loop.
+_decoder = msgspec.json.Decoder(_PartLine)
+
+
+def part_path(directory: Path, shard: int, owner: str) -> Path:
+    """Return the path of a part.
 
     Args:
         directory: Directory of all parts of the batch.
-        name: Name of both files without their suffixes, which no other attempt has.
+        shard: Index of the shard.
+        owner: Owner of the shard's lease; no other attempt has the same.
+    """
+    return directory / f"{shard}.{owner}{SUFFIX}"
+
+
+class PartWriter:
+    """Writes a part. Use on one event loop.
+
+    Args:
+        path: Path of the part.
+        counts: Counts of the shard's lines that earlier attempts have finished.
         reserve: Counts bytes that are about to be written, and raises ``VolumeError`` if they
             don't fit; call it in threads.
     """
 
-    def __init__(self, directory: Path, name: str, reserve: Callable[[int], None]) -> None:
+    def __init__(self, path: Path, counts: LineCounts, reserve: Callable[[int], None]) -> None:
+        self._path = path
+        self._counts = counts
         self._reserve = reserve
-        self._lines = directory / f"{name}{LINES}"
-        self._records = directory / f"{name}{RECORDS}"
-        self._pending: list[PendingLine] = []
+        self._file: FileIO | None = None
+        self._pending: list[bytes] = []
         self._pending_bytes = 0
-        self._offset = 0
-        self._files: tuple[FileIO, FileIO] | None = None
         self._commit_task: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._commit_due = False
 
-    async def add_line(self, line: PendingLine) -> None:
+    async def add_line(self, number: int, result: bytes, counts: LineCounts) -> None:
         """Add a line; before that, wait while more than ``MAX_PENDING_BYTES`` are uncommitted.
+
+        Args:
+            number: Number of the line in the input.
+            result: Line of the output file, without a line feed.
+            counts: Counts of this line.
 
         Raises:
             VolumeError: An earlier commit has failed.
@@ -91,36 +132,35 @@ class PartWriter:
             await self._commit()
         # No ``await`` follows: a task that is cancelled in the loop above has added no line.
         self.raise_commit_error()
+        self._counts += counts
+        line = _PartLine(number, counts, self._counts, msgspec.Raw(result))
+        text = msgspec.json.encode(line) + b"\n"
         if not self._pending:
             self._timer = asyncio.get_running_loop().call_later(GROUP_S, self._start_commit)
-        self._pending.append(line)
-        self._pending_bytes += len(line.text)
+        self._pending.append(text)
+        self._pending_bytes += len(text)
         if len(self._pending) >= GROUP_LINES:
             self._start_commit()
 
-    def raise_commit_error(self) -> None:
-        """Raise the error of a failed commit, if any; call this every second.
+    async def add_counts(self) -> None:
+        """Add a line with only the counts of the shard."""
+        await self.add_line(0, b"null", LineCounts())
 
-        Raises:
-            VolumeError: A commit has failed.
-        """
+    def raise_commit_error(self) -> None:
+        """Raise the error of a failed commit, if any; call this every second."""
         if self._commit_task is not None and self._commit_task.done():
             self._commit_task.result()
 
     async def close(self) -> None:
-        """Commit all added lines and close the files, even if this call is cancelled.
-
-        Raises:
-            VolumeError: The lines can't be written.
-        """
+        """Commit all added lines and close the file, even if this call is cancelled."""
         await asyncio.shield(asyncio.create_task(self._commit_and_close()))
 
     async def _commit_and_close(self) -> None:
         try:
             await self._commit()
         finally:
-            for file in self._files or ():
-                file.close()
+            if self._file is not None:
+                self._file.close()
 
     async def _commit(self) -> None:
         """Make all added lines durable."""
@@ -141,91 +181,136 @@ class PartWriter:
             if self._timer is not None:
                 self._timer.cancel()
             self._commit_due = False
-            pending, self._pending, self._pending_bytes = self._pending, [], 0
-            await asyncio.to_thread(self._write_group, pending)
+            group, self._pending, self._pending_bytes = b"".join(self._pending), [], 0
+            await asyncio.to_thread(self._write_group, group)
         self._commit_task = None
 
-    def _write_group(self, pending: list[PendingLine]) -> None:
+    def _write_group(self, group: bytes) -> None:
         with translate_os_errors():
-            if self._files is None:
-                self._lines.parent.mkdir(parents=True, exist_ok=True)
-                self._files = self._lines.open("xb", 0), self._records.open("xb", 0)
-                sync_directory(self._lines.parent)
-            lines_file, records_file = self._files
-            new_lines, new_records = bytearray(), bytearray()
-            for line in pending:
-                text = line.text + b"\n"
-                counts = (line.prompt_tokens, line.output_tokens, self._offset, len(text))
-                fields = (line.number, line.failed, *counts, zlib.crc32(text))
-                record = _RECORD.pack(*fields, 0)[:_CHECKED_BYTES]
-                new_records += record + zlib.crc32(record).to_bytes(4, "little")
-                new_lines += text
-                self._offset += len(text)
-            self._reserve(len(new_lines) + len(new_records))
-            write_durably(lines_file, new_lines)
-            write_durably(records_file, new_records)
+            if self._file is None:
+                directory = self._path.parent
+                directory.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("xb", 0)
+                # The part may be the first one of its batch.
+                sync_directory(directory)
+                sync_directory(directory.parent)
+            self._reserve(len(group))
+            write_durably(self._file, group)
 
 
 def read_finished_lines(
-    directory: Path, max_bytes: Mapping[str, int] | None = None, *, check_texts: bool = False
+    directory: Path, cut: Mapping[str, int] | None = None, shard: int | None = None
 ) -> dict[int, FinishedLine]:
-    """Return the finished lines of all parts by number.
+    """Return the finished lines of all parts by number. Reads the parts completely.
 
-    If a line occurs several times, a successful response has priority over an error; otherwise, the
-    first occurrence counts.
+    If a line occurs several times, because a frozen worker had lost its lease, a successful
+    response has priority over an error; otherwise, the first occurrence counts.
 
     Args:
         directory: Directory of the parts.
-        max_bytes: Bytes to read of each records file, by file name; 0 for a file without an entry.
-            None to read all files completely.
-        check_texts: Whether to read the texts and leave out damaged ones.
+        cut: Bytes of each part that count, by file name; 0 for a part without an entry. None to
+            read all parts.
+        shard: Index of a shard, to read only its parts; None for all shards.
 
     Raises:
         OSError: The parts can't be read.
     """
     best: dict[int, FinishedLine] = {}
-    for path in sorted(directory.glob(f"*{RECORDS}")):
-        limit = None if max_bytes is None else max_bytes.get(path.name, 0)
-        for line in _read_intact_lines(path, limit) if check_texts else _read_records(path, limit):
-            if line.number not in best or (best[line.number].failed and not line.failed):
+    for path in sorted(directory.glob(f"{'*' if shard is None else shard}.*{SUFFIX}")):
+        for line in _read_part(path, None if cut is None else cut.get(path.name, 0)):
+            earlier = best.get(line.number)
+            if earlier is None or (earlier.counts.failed and not line.counts.failed):
                 best[line.number] = line
     return best
 
 
-def records_file_sizes(directory: Path) -> dict[str, int]:
-    """Return the bytes of all records files by name: ``max_bytes`` of ``read_finished_lines``."""
-    return {path.name: path.stat().st_size for path in sorted(directory.glob(f"*{RECORDS}"))}
+def count_finished_lines(
+    directory: Path, cut: Mapping[str, int] | None = None
+) -> dict[int, LineCounts]:
+    """Return the counts of the finished lines by shard, from the last line of each part.
+
+    Args:
+        directory: Directory of the parts.
+        cut: Bytes of each part that count; see ``read_finished_lines``.
+
+    Raises:
+        OSError: The parts can't be read.
+    """
+    shards: dict[int, LineCounts] = {}
+    for path in directory.glob(f"*{SUFFIX}"):
+        shard = int(path.name.partition(".")[0])
+        counts = _read_shard_counts(path, None if cut is None else cut.get(path.name, 0))
+        # A worker that was frozen may have counted fewer lines than the next one, or more.
+        if shard not in shards or counts.finished > shards[shard].finished:
+            shards[shard] = counts
+    return shards
 
 
-def read_line_text(line: FinishedLine, file: BinaryIO) -> bytes:
-    """Read the text of a line from its part, with its line feed."""
-    file.seek(line.offset)
-    return file.read(line.length)
+def part_sizes(directory: Path) -> dict[str, int]:
+    """Return the bytes of all parts by name: the ``cut`` of ``read_finished_lines``."""
+    sizes = {}
+    for path in sorted(directory.glob(f"*{SUFFIX}")):
+        # A network disk may return an old size of another machine's file until it is opened.
+        with path.open("rb") as file:
+            sizes[path.name] = file.seek(0, os.SEEK_END)
+    return sizes
 
 
-def _read_intact_lines(records: Path, max_bytes: int | None) -> Iterator[FinishedLine]:
-    """Yield the lines of a part whose texts match their checksums."""
-    with records.with_suffix(LINES).open("rb") as file:
-        for line in _read_records(records, max_bytes):
-            if zlib.crc32(read_line_text(line, file)) == line.checksum:
-                yield line
+@contextlib.contextmanager
+def open_results(lines: Iterable[FinishedLine]) -> Iterator[Callable[[FinishedLine], bytes]]:
+    """Yield a function that reads the result of one of these lines, without a line feed."""
+    with contextlib.ExitStack() as stack:
+        parts = {line.part for line in lines}
+        files = {part: stack.enter_context(part.open("rb")) for part in parts}
+
+        def read_result(line: FinishedLine) -> bytes:
+            file = files[line.part]
+            file.seek(line.offset)
+            return bytes(_decoder.decode(file.read(line.length)).result)
+
+        yield read_result
 
 
-def _read_records(records: Path, max_bytes: int | None) -> Iterator[FinishedLine]:
-    """Yield lines with an intact record and a text of full length; a crash may truncate both."""
-    part = records.with_suffix(LINES)
-    try:
-        content = records.read_bytes()[:max_bytes]
-        size = part.stat().st_size
-    except FileNotFoundError:
-        # The batch is being removed.
-        return
-    for start in range(0, len(content) - _RECORD.size + 1, _RECORD.size):
-        *fields, checksum = _RECORD.unpack_from(content, start)
-        if zlib.crc32(content[start : start + _CHECKED_BYTES]) == checksum:
-            number, failed, prompt, output, offset, length, crc = fields
-            if offset + length <= size:
-                yield FinishedLine(number, bool(failed), prompt, output, offset, length, crc, part)
+def _read_part(path: Path, max_bytes: int | None) -> Iterator[FinishedLine]:
+    with contextlib.ExitStack() as stack:
+        try:
+            file = stack.enter_context(path.open("rb"))
+        except FileNotFoundError:
+            # The batch is being removed.
+            return
+        offset = 0
+        for text in file:
+            end = offset + len(text)
+            if max_bytes is not None and end > max_bytes:
+                return
+            if text.endswith(b"\n") and (line := _parse_line(text)) and line.line:
+                yield FinishedLine(line.line, line.counts, path, offset, len(text))
+            offset = end
+
+
+def _read_shard_counts(path: Path, max_bytes: int | None) -> LineCounts:
+    """Return the counts of the shard from the last whole line of a part."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        begin, tail = file.seek(0, os.SEEK_END), b""
+        if max_bytes is not None:
+            begin = min(begin, max_bytes)
+        while begin:
+            count = min(begin, max(len(tail), TAIL_BYTES))
+            begin -= count
+            file.seek(begin)
+            tail = file.read(count) + tail
+            # The first of these lines has its beginning before the tail, the last one has no end.
+            lines = tail.split(b"\n")[1 if begin else 0 : -1]
+            if last := next(filter(None, map(_parse_line, reversed(lines))), None):
+                return last.shard
+    return LineCounts()
+
+
+def _parse_line(text: bytes) -> _PartLine | None:
+    """Return a line of a part; None if a crash has damaged it."""
+    with contextlib.suppress(msgspec.DecodeError):
+        return _decoder.decode(text)
+    return None
 
 
 def encode_result_line(
@@ -236,14 +321,15 @@ def encode_result_line(
     response: dict[str, object] | None = None,
     error: dict[str, str] | None = None,
 ) -> bytes:
-    """Return a line of an output or error file, with its line feed."""
-    line = {
-        "id": line_request_id(batch_id, number),
-        "custom_id": custom_id,
-        "response": response,
-        "error": error,
-    }
-    return encode_line(line) + b"\n"
+    """Return a line of an output or error file, without its line feed."""
+    return encode_line(
+        {
+            "id": line_request_id(batch_id, number),
+            "custom_id": custom_id,
+            "response": response,
+            "error": error,
+        }
+    )
 
 
 def line_request_id(batch_id: str, number: int) -> str:

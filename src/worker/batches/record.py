@@ -2,13 +2,12 @@
 
 import contextlib
 import time
-from bisect import bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, BinaryIO, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
@@ -24,10 +23,12 @@ from worker.batches.lines import (
 )
 from worker.batches.parts import (
     FinishedLine,
+    LineCounts,
+    count_finished_lines,
     encode_result_line,
+    open_results,
+    part_sizes,
     read_finished_lines,
-    read_line_text,
-    records_file_sizes,
 )
 from worker.errors import Conflict, NoSuchObject, OnOtherVolume, RequestError
 from worker.files import Files
@@ -43,16 +44,21 @@ from worker.long_work.records import (
 )
 from worker.settings import Settings
 from worker.volume import ids, translate_os_errors
-from worker.volume.durable import write_once
 
 # Files and directories in the directory of a batch, in addition to those of every ``Record``.
 PLAN, CANCEL = "plan.json", "cancel.json"
-PARTS, DONE = "parts", "done"
+PARTS = "parts"
 
 # A batch fails if its input is invalid, if the input has changed since it was planned, or if its
 # additional output can't be written.
 EndStatus = Literal["completed", "expired", "cancelled", "failed"]
 BatchStatus = Literal["validating", "in_progress", "finalizing", "cancelling"] | EndStatus
+# Error code and message of unanswered lines, by the status of the batch.
+UNANSWERED_ERRORS = {
+    "cancelled": ("batch_cancelled", "The batch was cancelled before this line was answered."),
+    "expired": ("batch_expired", "The batch expired before this line was answered."),
+    "completed": ("answer_lost", "The volume has lost the answer of this line."),
+}
 
 
 class StoredBatch(BatchRequest, StoredRequest):
@@ -95,8 +101,8 @@ class BatchEnding(TimedModel):
     Args:
         output_file_id: Id of the output file, if there will be one.
         error_file_id: Id of the error file, if there will be one.
-        cut: Size in bytes of each records file at the decision, by file name. Lines that were
-            added later don't count.
+        cut: Size in bytes of each part at the decision, by file name. Lines that were added later
+            don't count.
     """
 
     status: EndStatus
@@ -106,22 +112,17 @@ class BatchEnding(TimedModel):
 
 
 class BatchResult(TimedModel):
-    """How a batch ended, or only the counts of its lines.
+    """How a batch has ended.
 
-    Of ``total`` lines, ``completed`` have a successful response, ``failed`` have an error, and the
-    others are unanswered. An empty output or error file is not written and has no id. ``mistakes``
-    are OpenAI's ``errors``: the reasons why the batch failed.
+    An empty output or error file is not written and has no id. ``mistakes`` are OpenAI's
+    ``errors``: the reasons why the batch failed.
     """
 
-    status: EndStatus = "completed"
+    status: EndStatus
     mistakes: list[dict[str, Any]] = Field(default_factory=list)
     output_file_id: str | None = None
     error_file_id: str | None = None
-    total: int = 0
-    completed: int = 0
-    failed: int = 0
-    prompt_tokens: int = 0
-    output_tokens: int = 0
+    counts: LineCounts = LineCounts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,17 +130,19 @@ class BatchSnapshot:
     """The state of a batch at one moment.
 
     Times are in seconds since 1970; None for an event that has not happened. ``planned_at`` is the
-    time when the validation of the input began. The ending was decided at ``ending_at``. After the
-    end, ``counts`` also has the ids of the result files.
+    time when the validation of the input began. The ending was decided at ``ending_at``.
     """
 
     request: StoredBatch
     status: BatchStatus
-    counts: BatchResult
+    total: int
+    counts: LineCounts
     planned_at: int | None
     cancelled_at: int | None
     ending_at: int | None
     ended_at: int | None
+    output_file_id: str | None
+    error_file_id: str | None
     mistakes: list[dict[str, Any]]
 
 
@@ -181,29 +184,20 @@ class Batch(Record):
             return "cancelled"
         return "expired" if time.time() >= self.request.expires_at else None
 
-    def mark_shard_done(self, index: int) -> None:
-        with translate_os_errors():
-            write_once(self.directory / DONE / str(index), b"")
-
-    def verify_or_reopen_shards(self, plan: BatchPlan) -> bool:
-        """Return whether all lines have responses; reopen shards that have lost lines."""
-        with translate_os_errors():
-            finished = read_finished_lines(self.parts_directory, check_texts=True)
-            first_numbers = [shard.first for shard in plan.shards]
-            line_counts = Counter(bisect_right(first_numbers, number) - 1 for number in finished)
-            for index, shard in enumerate(plan.shards):
-                if line_counts[index] < shard.count:
-                    (self.directory / DONE / str(index)).unlink(missing_ok=True)
-        return len(finished) >= plan.total
-
     def unfinished_shard_indexes(self, plan: BatchPlan) -> list[int]:
-        """Return the indexes of the shards that are not marked as done."""
-        return [index for index in range(len(plan.shards)) if not self.has_file(f"{DONE}/{index}")]
+        """Return the indexes of the shards with lines that have no durable result."""
+        with translate_os_errors():
+            counts = count_finished_lines(self.parts_directory)
+        return [
+            index
+            for index, shard in enumerate(plan.shards)
+            if counts.get(index, LineCounts()).finished < shard.count
+        ]
 
     def decide_ending(self, status: EndStatus) -> BatchEnding:
         """Decide how the batch ends; return the earlier decision if there is one."""
         with translate_os_errors():
-            cut = records_file_sizes(self.parts_directory)
+            cut = part_sizes(self.parts_directory)
         volume_id = ids.split_volume_id(self.id)[1]
         output, errors = (ids.add_volume_id(ids.new_id("file-"), volume_id) for _ in range(2))
         ending = BatchEnding(status=status, output_file_id=output, error_file_id=errors, cut=cut)
@@ -216,23 +210,21 @@ class Batch(Record):
             Conflict: The batch has ended.
         """
         request = self.request
-        if self.has_ended():
-            status = self.snapshot().status
-            raise Conflict(f"The batch {request.id!r} is {status}, and can't be cancelled.")
+        if (result := self.result) is not None:
+            raise Conflict(f"The batch {request.id!r} is {result.status}, and can't be cancelled.")
         self.write_file(CANCEL, TimedModel())
 
-    def counts(self) -> BatchResult:
-        """Return the counts of durable lines and of all lines; after the end, the result."""
+    def counts(self) -> LineCounts:
+        """Return the counts of the durable lines; after the end, of those in the result."""
         if (result := self.result) is not None:
-            return result
-        plan, ending = self.plan, self.ending
+            return result.counts
+        ending = self.ending
         with translate_os_errors():
-            cut = ending.cut if ending else None
-            lines = read_finished_lines(self.parts_directory, cut).values() if plan else []
+            shards = count_finished_lines(self.parts_directory, ending.cut if ending else None)
         if ending is None and self.has_file(DECISION):
             # The ending was decided meanwhile: some of the lines may not count.
             return self.counts()
-        return count_lines(lines, plan.total if plan else 0)
+        return sum(shards.values(), LineCounts())
 
     def snapshot(self) -> BatchSnapshot:
         """Return the current state of the batch.
@@ -242,51 +234,29 @@ class Batch(Record):
         """
         plan, cancel, ending = self.plan, self.read_file(CANCEL, TimedModel), self.ending
         result = self.result
+        status: BatchStatus
+        if result:
+            status = result.status
+        elif ending and ending.status != "cancelled":
+            status = "finalizing"
+        elif ending or cancel:
+            status = "cancelling"
+        else:
+            status = "in_progress" if plan else "validating"
         return BatchSnapshot(
-            status=_batch_status(plan, cancel, ending, result),
-            counts=result or self.counts(),
+            status=status,
+            total=plan.total if plan else 0,
+            counts=result.counts if result else self.counts(),
             planned_at=plan.made_at if plan else None,
             cancelled_at=cancel.at if cancel else None,
             ending_at=ending.at if ending else None,
             ended_at=result.at if result else None,
+            output_file_id=result.output_file_id if result else None,
+            error_file_id=result.error_file_id if result else None,
             mistakes=result.mistakes if result else [],
             # Last: reading the request raises an error if the batch was removed meanwhile.
             request=self.request,
         )
-
-
-def _batch_status(
-    plan: BatchPlan | None,
-    cancel: TimedModel | None,
-    ending: BatchEnding | None,
-    result: BatchResult | None,
-) -> BatchStatus:
-    if result:
-        return result.status
-    if ending:
-        return "cancelling" if ending.status == "cancelled" else "finalizing"
-    if cancel:
-        return "cancelling"
-    return "in_progress" if plan else "validating"
-
-
-def count_lines(lines: Iterable[FinishedLine], total: int) -> BatchResult:
-    """Return a result that has only counts: of finished lines, their tokens and all lines."""
-    result = BatchResult(total=total)
-    for line in lines:
-        result.failed += line.failed
-        result.completed += not line.failed
-        result.prompt_tokens += line.prompt_tokens
-        result.output_tokens += line.output_tokens
-    return result
-
-
-# Error code and message of unanswered lines, by the status of the batch.
-UNANSWERED_ERRORS = {
-    "cancelled": ("batch_cancelled", "The batch was cancelled before this line was answered."),
-    "expired": ("batch_expired", "The batch expired before this line was answered."),
-    "completed": ("answer_lost", "The volume has lost the answer of this line."),
-}
 
 
 class ExtraOutput(Protocol):
@@ -309,156 +279,6 @@ class ExtraOutput(Protocol):
 
 
 OutputFactory = Callable[[StoredBatch, Files], ExtraOutput]
-
-
-def finish_batch(
-    batch: Batch, status: EndStatus, files: Files, output: ExtraOutput | None, max_line_bytes: int
-) -> BatchResult:
-    """Decide how a batch ends, unless that was decided before; write its files and then its result.
-
-    Several workers may do this concurrently, even while another worker still answers lines: all of
-    them write the same files.
-
-    Args:
-        batch: Batch to end. Lines that finish after the decision don't count.
-        status: Status of the batch if the ending is not yet decided.
-        files: Files of the volume.
-        output: Additional output of the batch, if any.
-        max_line_bytes: Maximum bytes of a line of the input.
-
-    Raises:
-        VolumeError: The files can't be written.
-    """
-    ending, plan = batch.decide_ending(status), batch.plan
-    with translate_os_errors():
-        lines = read_finished_lines(batch.parts_directory, ending.cut, check_texts=True)
-    result = count_lines(lines.values(), plan.total if plan else 0)
-    result.status, result.at = ending.status, ending.at
-    if ending.status == "failed":
-        is_unchanged = plan is None or find_unchanged_input(files, batch, plan) is not None
-        result.mistakes = [WORKERS_DIED if is_unchanged else INPUT_CHANGED]
-    if plan is not None:
-        unanswered = _unanswered_errors(files, batch, plan, lines, ending.status, max_line_bytes)
-        result.output_file_id, result.error_file_id = _write_result_files(
-            files, batch.request, lines, ending, unanswered
-        )
-        if output is not None:
-            _write_extra_output(output, plan, lines, result)
-    elif output is not None:
-        output.release_reserved_file()
-    batch.write_file(RESULT, result)
-    return result
-
-
-def fail_batch(batch: Batch, mistakes: list[dict[str, Any]], output: ExtraOutput | None) -> None:
-    """End a batch as failed before any of its lines was processed.
-
-    Raises:
-        VolumeError: The result can't be written.
-    """
-    batch.write_file(RESULT, BatchResult(status="failed", mistakes=mistakes))
-    if output is not None:
-        output.release_reserved_file()
-
-
-def find_unchanged_input(files: Files, batch: Batch, plan: BatchPlan) -> Path | None:
-    """Find the input of a batch; None if it was changed or removed after it was planned."""
-    with contextlib.suppress(NoSuchObject, OnOtherVolume):
-        path = files.content_path(files.get(batch.request.input_file_id, include_expired=True))
-        with translate_os_errors():
-            return path if plan.matches_input(path) else None
-    return None
-
-
-def _write_result_files(
-    files: Files,
-    request: StoredBatch,
-    lines: dict[int, FinishedLine],
-    ending: BatchEnding,
-    unanswered: list[bytes],
-) -> tuple[str | None, str | None]:
-    """Write the output file and the error file, and return their ids; None for an empty file."""
-    expiry = request.output_expires_after
-    numbers = sorted(lines)
-
-    def write_file(kind: str, file_id: str, numbers: list[int], errors: list[bytes]) -> str | None:
-        if not (numbers or errors):
-            return None
-        name, lifetime_s = f"{request.id}_{kind}.jsonl", expiry.seconds if expiry else None
-        with files.create(file_id, name, "batch_output", lifetime_s) as write_text:
-            for number in numbers:
-                write_text(read_line(lines[number]))
-            for text in errors:
-                write_text(text)
-        return file_id
-
-    with translate_os_errors(), _line_reader() as read_line:
-        successes = [number for number in numbers if not lines[number].failed]
-        failures = [number for number in numbers if lines[number].failed]
-        return (
-            write_file("output", ending.output_file_id, successes, []),
-            write_file("error", ending.error_file_id, failures, unanswered),
-        )
-
-
-def _write_extra_output(
-    output: ExtraOutput, plan: BatchPlan, lines: dict[int, FinishedLine], result: BatchResult
-) -> None:
-    """Write the additional output of a batch.
-
-    If that is impossible because files on the volume were changed, the batch fails, although its
-    output file contains the responses.
-    """
-    with translate_os_errors(), _line_reader() as read_line:
-
-        def result_lines() -> Iterator[bytes | None]:
-            for number in range(1, plan.total + 1):
-                yield read_line(lines[number]) if number in lines else None
-
-        try:
-            output.write(result_lines)
-        except (RequestError, OnOtherVolume) as error:
-            result.status, result.mistakes = "failed", [make_mistake("no_output", error.message)]
-
-
-def _unanswered_errors(
-    files: Files,
-    batch: Batch,
-    plan: BatchPlan,
-    finished_lines: dict[int, FinishedLine],
-    status: EndStatus,
-    max_line_bytes: int,
-) -> list[bytes]:
-    """Return error lines for unanswered lines; [] if the batch failed or its input changed."""
-    path = find_unchanged_input(files, batch, plan)
-    if path is None or status == "failed" or len(finished_lines) >= plan.total:
-        return []
-    code, message = UNANSWERED_ERRORS[status]
-    request = batch.request
-    errors = []
-    for line in read_lines(path, max_line_bytes):
-        if line.number in finished_lines:
-            continue
-        with contextlib.suppress(InvalidLine):
-            custom_id = parse_request(line, request.endpoint)["custom_id"]
-            error = {"code": code, "message": message}
-            errors.append(encode_result_line(request.id, line.number, custom_id, error=error))
-    # If the input has changed while it was read, the errors are not for lines of the batch.
-    return errors if find_unchanged_input(files, batch, plan) else []
-
-
-@contextlib.contextmanager
-def _line_reader() -> Iterator[Callable[[FinishedLine], bytes]]:
-    """Yield a function that reads the text of a finished line from its part."""
-    files: dict[Path, BinaryIO] = {}
-    with contextlib.ExitStack() as stack:
-
-        def read_line(line: FinishedLine) -> bytes:
-            if line.part not in files:
-                files[line.part] = stack.enter_context(line.part.open("rb"))
-            return read_line_text(line, files[line.part])
-
-        yield read_line
 
 
 class Batches(Records[Batch, StoredBatch]):
@@ -488,19 +308,109 @@ class Batches(Records[Batch, StoredBatch]):
         self._factories = factories
 
     def end(self, batch: Batch, status: EndStatus) -> BatchResult:
-        """End a batch; see ``finish_batch``."""
-        output = self._make_extra_output(batch.request)
-        return finish_batch(batch, status, self.files, output, self.limits.max_line_bytes)
+        """Decide how a batch ends, unless that was decided before; write its files and its result.
+
+        Several workers may do this concurrently, even while another worker still answers lines: all
+        of them write the same files. Lines that finish after the decision don't count.
+        """
+        ending, plan = batch.decide_ending(status), batch.plan
+        with translate_os_errors():
+            lines = read_finished_lines(batch.parts_directory, ending.cut)
+        result = BatchResult(
+            status=ending.status,
+            at=ending.at,
+            counts=sum((line.counts for line in lines.values()), LineCounts()),
+        )
+        if ending.status == "failed":
+            is_unchanged = plan is None or self.find_unchanged_input(batch, plan) is not None
+            result.mistakes = [WORKERS_DIED if is_unchanged else INPUT_CHANGED]
+        output = self._make_extra_output(batch)
+        if plan is not None:
+            self._write_results(batch, plan, lines, ending, result, output)
+        elif output is not None:
+            output.release_reserved_file()
+        batch.write_file(RESULT, result)
+        return result
 
     def fail(self, batch: Batch, mistakes: list[dict[str, Any]]) -> None:
         """End a batch as failed before any of its lines was processed."""
-        fail_batch(batch, mistakes, self._make_extra_output(batch.request))
+        batch.write_file(RESULT, BatchResult(status="failed", mistakes=mistakes))
+        if (output := self._make_extra_output(batch)) is not None:
+            output.release_reserved_file()
 
     def find_unchanged_input(self, batch: Batch, plan: BatchPlan) -> Path | None:
         """Find the input of a batch; None if it was changed or removed after it was planned."""
-        return find_unchanged_input(self.files, batch, plan)
+        with contextlib.suppress(NoSuchObject, OnOtherVolume):
+            file = self.files.get(batch.request.input_file_id, include_expired=True)
+            path = self.files.content_path(file)
+            with translate_os_errors():
+                return path if plan.matches_input(path) else None
+        return None
 
-    def _make_extra_output(self, request: StoredBatch) -> ExtraOutput | None:
-        if request.output is None:
-            return None
-        return self._factories[request.output](request, self.files)
+    def _make_extra_output(self, batch: Batch) -> ExtraOutput | None:
+        request = batch.request
+        return self._factories[request.output](request, self.files) if request.output else None
+
+    def _write_results(
+        self,
+        batch: Batch,
+        plan: BatchPlan,
+        lines: dict[int, FinishedLine],
+        ending: BatchEnding,
+        result: BatchResult,
+        output: ExtraOutput | None,
+    ) -> None:
+        """Write the output file, the error file and the additional output; complete the result."""
+        in_order = [lines[number] for number in sorted(lines)]
+        successes = [line for line in in_order if line.counts.completed]
+        failures = [line for line in in_order if line.counts.failed]
+        unanswered = self._make_unanswered_errors(batch, plan, lines, ending.status)
+        with translate_os_errors(), open_results(in_order) as read_result:
+            if successes:
+                result.output_file_id = ending.output_file_id
+                answers = map(read_result, successes)
+                self._write_file(batch, "output", ending.output_file_id, answers)
+            if failures or unanswered:
+                result.error_file_id = ending.error_file_id
+                errors = chain(map(read_result, failures), unanswered)
+                self._write_file(batch, "error", ending.error_file_id, errors)
+            if output is not None:
+                numbers = range(1, plan.total + 1)
+                try:
+                    output.write(
+                        lambda: (
+                            read_result(lines[number]) if number in lines else None
+                            for number in numbers
+                        )
+                    )
+                except (RequestError, OnOtherVolume) as error:
+                    # Files on the volume were changed. The output file contains the responses.
+                    result.status = "failed"
+                    result.mistakes = [make_mistake("no_output", error.message)]
+
+    def _write_file(self, batch: Batch, kind: str, file_id: str, texts: Iterable[bytes]) -> None:
+        expiry = batch.request.output_expires_after
+        lifetime_s = expiry.seconds if expiry else None
+        name = f"{batch.id}_{kind}.jsonl"
+        with self.files.create(file_id, name, "batch_output", lifetime_s) as write:
+            for text in texts:
+                write(text + b"\n")
+
+    def _make_unanswered_errors(
+        self, batch: Batch, plan: BatchPlan, finished: Mapping[int, FinishedLine], status: EndStatus
+    ) -> list[bytes]:
+        """Return error lines for unanswered lines; [] if the batch failed or its input changed."""
+        path = self.find_unchanged_input(batch, plan)
+        if path is None or status == "failed" or len(finished) >= plan.total:
+            return []
+        code, message = UNANSWERED_ERRORS[status]
+        endpoint = batch.request.endpoint
+        errors = []
+        for line in read_lines(path, self.limits.max_line_bytes):
+            if line.number not in finished:
+                with contextlib.suppress(InvalidLine):
+                    custom_id = parse_request(line, endpoint)["custom_id"]
+                    error = {"code": code, "message": message}
+                    errors.append(encode_result_line(batch.id, line.number, custom_id, error=error))
+        # If the input has changed while it was read, the errors are not for lines of the batch.
+        return errors if self.find_unchanged_input(batch, plan) else []

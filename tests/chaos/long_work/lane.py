@@ -21,7 +21,7 @@ from support.volume.records import all_records
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
 from emulator import LostJobHandling
-from worker.batches.parts import read_finished_lines, read_line_text
+from worker.batches.parts import open_results, read_finished_lines
 from worker.batches.record import Batch, Batches
 
 BATCH_WORKER = Path(__file__).parents[1] / "workers" / "batch_worker.py"
@@ -110,9 +110,7 @@ class Lane(Crew):
     def nonempty_parts(self) -> set[str]:
         """Return the names of the parts that contain lines."""
         return {
-            path.name
-            for path in self.batch.parts_directory.glob("*.records")
-            if path.stat().st_size
+            path.name for path in self.batch.parts_directory.glob("*.jsonl") if path.stat().st_size
         }
 
     async def wait_for_progress(self, more: int = 1) -> None:
@@ -146,7 +144,7 @@ class Lane(Crew):
             if not self.batches():
                 continue
             counts = (await asyncio.to_thread(self.batch.snapshot)).counts
-            now = counts.completed + counts.failed
+            now = counts.finished
             falls = now < done or counts.completed < completed
             self.check(not falls, f"{done} falls to {now}")
             done, completed = max(done, now), max(completed, counts.completed)
@@ -154,28 +152,28 @@ class Lane(Crew):
             self.check(not wrong, f"a wrong line: {wrong}")
 
     def _find_wrong_line(self) -> str | None:
-        for line in read_finished_lines(self.batch.parts_directory).values():
-            with line.part.open("rb") as opened:
-                text = read_line_text(line, opened)
-            if f'"custom_id":"c{line.number - 1}"'.encode() not in text or not json.loads(text):
-                return f"{line.number}: {text[:80]!r}"
+        found = read_finished_lines(self.batch.parts_directory).values()
+        with open_results(found) as read_result:
+            for line in found:
+                text = read_result(line)
+                if json.loads(text)["custom_id"] != f"c{line.number - 1}":
+                    return f"{line.number}: {text[:80]!r}"
         return None
 
     def check_end(self, status: str) -> None:
         """Check that each line appears exactly once in the output or the errors."""
         now = self.batch.snapshot()
-        counts = now.counts
         self.check(now.status == status, f"{now.status}, not {status}")
-        output = [one["custom_id"] for one in file_lines(self.root, counts.output_file_id)]
-        errors = [one["custom_id"] for one in file_lines(self.root, counts.error_file_id)]
+        output = [one["custom_id"] for one in file_lines(self.root, now.output_file_id)]
+        errors = [one["custom_id"] for one in file_lines(self.root, now.error_file_id)]
         found = Counter(output + errors)
         expected = Counter(f"c{index}" for index in range(self.count))
         wrong = sorted([*(found - expected), *(expected - found)])
         self.check(
             not wrong, f"{len(output)} answers and {len(errors)} errors; not once: {wrong[:5]}"
         )
-        is_ok = (counts.total, counts.completed) == (self.count, len(output))
-        self.check(is_ok, f"counts {counts}")
+        is_ok = (now.total, now.counts.completed) == (self.count, len(output))
+        self.check(is_ok, f"{now.total} lines, {now.counts}")
 
 
 @asynccontextmanager

@@ -161,7 +161,7 @@ class Endpoint:
 
 def nonempty_parts(batch: Batch) -> set[str]:
     """Return the names of the files that have lines."""
-    return {path.name for path in batch.parts_directory.glob("*.records") if path.stat().st_size}
+    return {path.name for path in batch.parts_directory.glob("*.jsonl") if path.stat().st_size}
 
 
 async def run_cell(loss: Loss, folder: Path, report: Report) -> None:
@@ -190,11 +190,11 @@ async def run_cell(loss: Loss, folder: Path, report: Report) -> None:
         deadline = time.monotonic() + HUNG_S
         while not batch.has_ended() and time.monotonic() < deadline:
             await asyncio.sleep(POLL_S)
-    counts = batch.snapshot().counts
-    found = Counter(one["custom_id"] for one in file_lines(volume, counts.output_file_id))
+    now = batch.snapshot()
+    found = Counter(one["custom_id"] for one in file_lines(volume, now.output_file_id))
     loss.count = len(found)
     is_whole = found == Counter(f"c{index}" for index in range(LINES))
-    report.check(is_whole and batch.has_ended(), f"{loss}: {len(found)} lines, {counts}")
+    report.check(is_whole and batch.has_ended(), f"{loss}: {len(found)} lines, {now.counts}")
     print_line(f"  {loss}: {loss.taken_up_by}, {loss.takeover_s:.1f} s")
 
 

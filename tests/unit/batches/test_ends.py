@@ -1,30 +1,35 @@
 """Ends of batches: an end is decided once, and any worker can carry it out."""
 
 import asyncio
+import json
 import os
 import shutil
 import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.batches import (
     BatchWorker,
     batch_request,
     file_lines,
+    line,
     lines,
     to_jsonl,
     worker_with_volume,
 )
 from support.engine.scripted import CHAT, settings
 from support.processes.background import poll_until
+from support.volume.files import make_quota
 from support.volume.records import all_records
 
-from worker.batches.parts import PartWriter, PendingLine
+from worker.batches.parts import LineCounts, PartWriter, part_path
 from worker.batches.record import Batch, Batches
 from worker.dialects.openai.batches import batch_object
 from worker.errors import Conflict, NoSuchObject
 from worker.long_work.records import MAX_DEATHS, STALE_S
+from worker.volume import Volume
 from worker.volume.lease import LeaseDirectory
 
 COUNT = 300
@@ -49,6 +54,16 @@ def leave_lease(batch: Batch, name: str) -> Path:
 
 def make_stale(lease: Path) -> None:
     os.utime(lease, (then := time.time() - STALE_S - 1, then))
+
+
+async def write_late_line(
+    batch: Batch, shard: int, number: int, result: bytes = b'{"custom_id": "late"}'
+) -> None:
+    """Append a line as a worker does that has been frozen meanwhile."""
+    path = part_path(batch.parts_directory, shard, "frozen")
+    part = PartWriter(path, LineCounts(), make_quota(Volume(batch.directory)).reserve)
+    await part.add_line(number, result, LineCounts(1, 0, 1, 1))
+    await part.close()
 
 
 def status_of(batch: Batch) -> str:
@@ -109,21 +124,16 @@ async def test_another_worker_carries_out_an_end_that_a_dead_worker_decided(
     batch = await batch_worker.interrupted_batch()
     ending = batch.decide_ending("cancelled")
     lease = leave_lease(batch, "end")
-    late_part = PartWriter(
-        batch.parts_directory, "0.zombie", batch_worker.batches.files.quota.reserve
-    )
-    await late_part.add_line(PendingLine(COUNT, False, 1, 1, b'{"custom_id": "c299"}'))
     before = batch.counts()
-    await late_part.close()
-    # Equal except for the time of counting.
-    assert batch.counts().model_copy(update={"at": before.at}) == before
+    await write_late_line(batch, 0, COUNT)
+    assert batch.counts() == before
     batch_worker.batches.end_if_due(batch)
     assert status_of(batch) == "cancelling"
     make_stale(lease)
     response = await batch_worker.get_batch(batch)
     assert (response["status"], response["output_file_id"]) == ("cancelled", ending.output_file_id)
     output, errors = batch_worker.results(response)
-    assert "c299" in errors
+    assert ("c299" in errors, "late" in output) == (True, False)
     assert len(output) == before.completed == response["request_counts"]["completed"]
 
 
@@ -172,32 +182,70 @@ async def test_a_runner_waits_for_another_runners_lines_before_it_ends_a_batch(
         job = asyncio.create_task(batch_worker.run_batch("job-2", id=batch.id))
         await poll_until(lambda: len(polls) > 1 or batch.has_ended())
         assert not batch.has_ended()
-        part = PartWriter(
-            batch.parts_directory, f"{index}.other", batch_worker.batches.files.quota.reserve
-        )
-        await part.add_line(
-            PendingLine(plan.shards[index].first, False, 1, 1, b'{"custom_id": "late"}')
-        )
-        await part.close()
+        await write_late_line(batch, index, plan.shards[index].first)
     response = await job
     assert response["status"] == "cancelled"
     assert "late" in batch_worker.results(response)[0]
 
 
-async def test_answers_that_the_volume_lost_are_computed_again(batch_worker: BatchWorker) -> None:
-    batch = await batch_worker.interrupted_batch(60)
-    request_count, stored_count = len(batch_worker.engine.requests), batch.counts().completed
-    (lines_file,) = batch.parts_directory.glob("*.jsonl")
-    size = lines_file.stat().st_size
-    with lines_file.open("r+b") as opened:
-        opened.seek(size // 2)
-        opened.write(bytes(size // 4))
-    # As if the volume had lost the answers after the shard was done.
-    batch.mark_shard_done(0)
+async def test_an_answer_that_the_volume_has_lost_is_an_error(batch_worker: BatchWorker) -> None:
+    await batch_worker.run_batch(**batch_request(5))
+    batch = batch_worker.only_batch()
+    for name in ("decision.json", "result.json"):
+        (batch.directory / name).unlink()
+    (part,) = batch.parts_directory.iterdir()
+    first, *others = part.read_bytes().splitlines(keepends=True)
+    part.write_bytes(bytes(len(first) - 1) + b"\n" + b"".join(others))
     response = await batch_worker.run_batch("job-2", id=batch.id)
-    assert 60 - stored_count < len(batch_worker.engine.requests) - request_count < 60
     output, errors = batch_worker.results(response)
-    assert (response["status"], len(output), errors) == ("completed", 60, {})
+    assert (response["status"], len(output), len(errors)) == ("completed", 4, 1)
+    assert {error["error"]["code"] for error in errors.values()} == {"answer_lost"}
+
+
+async def test_a_shard_that_two_workers_have_answered_together_is_done(
+    batch_worker: BatchWorker,
+) -> None:
+    before = await batch_worker.run_batch(**batch_request(5))
+    results, batch = batch_worker.results(before), batch_worker.only_batch()
+    for name in ("decision.json", "result.json"):
+        (batch.directory / name).unlink()
+    (part,) = batch.parts_directory.iterdir()
+    *others, last = part.read_bytes().splitlines(keepends=True)
+    part.write_bytes(b"".join(others))
+    await write_late_line(batch, 0, 5, msgspec.json.encode(json.loads(last)["result"]))
+    after = await batch_worker.run_batch("job-2", id=batch.id)
+    assert (after["status"], batch_worker.results(after)) == ("completed", results)
+    assert len(batch_worker.engine.requests) == 5
+    assert batch.counts() == LineCounts(5, 0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "missing",
+    [
+        ("result.json",),
+        ("result.json", "files"),
+        ("result.json", "files", "decision.json"),
+    ],
+    ids=len,
+)
+async def test_a_batch_whose_worker_dies_after_the_last_line_is_ended_without_another_request(
+    batch_worker: BatchWorker, missing: tuple[str, ...]
+) -> None:
+    wrong_line = line("wrong", messages=5)
+    before = await batch_worker.run_batch(requests=[*lines(9), wrong_line], endpoint=CHAT)
+    results, batch = batch_worker.results(before), batch_worker.only_batch()
+    request_count = len(batch_worker.engine.requests)
+    for name in missing:
+        if name == "files":
+            for key in ("output_file_id", "error_file_id"):
+                shutil.rmtree(batch_worker.root / "worker" / "files" / before[key])
+        else:
+            (batch.directory / name).unlink()
+    assert batch.counts() == LineCounts(9, 1)
+    after = await batch_worker.run_batch("job-2", id=batch.id)
+    assert len(batch_worker.engine.requests) == request_count
+    assert batch_worker.results(after) == results
+    assert (after["status"], after["request_counts"]) == ("completed", before["request_counts"])
 
 
 def replace_file(path: Path, content: bytes | None) -> None:

@@ -1,11 +1,10 @@
-"""Parts of batches: complete lines survive a crash of the machine, damaged lines are ignored."""
+"""Parts of batches: whole lines survive a crash of the machine, and a cut line is ignored."""
 
 import asyncio
 import json
 import os
 import threading
 from io import FileIO
-from itertools import product
 from pathlib import Path
 
 import pytest
@@ -14,97 +13,135 @@ from support.volume.files import make_quota
 
 from worker.batches import parts
 from worker.batches.parts import (
-    LINES,
-    RECORDS,
     FinishedLine,
+    LineCounts,
     PartWriter,
-    PendingLine,
+    count_finished_lines,
+    open_results,
+    part_path,
+    part_sizes,
     read_finished_lines,
-    read_line_text,
 )
 from worker.errors import VolumeError
 from worker.volume import Volume
 from worker.volume.durable import write_durably
 
 COUNT = 4
+NOTHING, ANSWER, ERROR = LineCounts(), LineCounts(1, 0, 3, 2), LineCounts(0, 1, 3, 2)
 
 
-def pending_line(number: int, *, failed: bool = False, text: str = "") -> PendingLine:
-    content = json.dumps({"number": number, "text": text or "x" * number}).encode()
-    return PendingLine(number, failed, 3, 2, content)
+def result_of(number: int) -> bytes:
+    return json.dumps({"number": number, "text": "x" * number}).encode()
 
 
-async def write_part(directory: Path, name: str, *lines: PendingLine) -> None:
-    part = PartWriter(directory, name, make_quota(Volume(directory)).reserve)
-    for line in lines:
-        await part.add_line(line)
+def open_part(directory: Path, owner: str = "a", counts: LineCounts = NOTHING) -> PartWriter:
+    path = part_path(directory, 0, owner)
+    return PartWriter(path, counts, make_quota(Volume(directory)).reserve)
+
+
+async def write_part(
+    directory: Path,
+    owner: str,
+    lines: dict[int, LineCounts],
+    counts: LineCounts = NOTHING,
+) -> None:
+    part = open_part(directory, owner, counts)
+    for number, line_counts in lines.items():
+        await part.add_line(number, result_of(number), line_counts)
     await part.close()
 
 
-def read_line(line: FinishedLine) -> bytes:
-    with line.part.open("rb") as opened:
-        return read_line_text(line, opened)
+def count_shard(directory: Path, cut: dict[str, int] | None = None) -> LineCounts:
+    return count_finished_lines(directory, cut).get(0, NOTHING)
+
+
+def total_counts(lines: dict[int, FinishedLine]) -> LineCounts:
+    return sum((line.counts for line in lines.values()), NOTHING)
 
 
 @pytest.fixture(scope="module")
-def complete_part(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a complete part; return its directory."""
+def whole_part(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """Return the content of a part without damage."""
     directory = tmp_path_factory.mktemp("whole")
-    asyncio.run(
-        write_part(directory, "0.a", *(pending_line(number) for number in range(1, COUNT + 1)))
-    )
-    return directory
+    lines = {number: ERROR if number == 2 else ANSWER for number in range(1, COUNT + 1)}
+    asyncio.run(write_part(directory, "a", lines))
+    return part_path(directory, 0, "a").read_bytes()
 
 
-def copy_damaged(complete_part: Path, tmp_path: Path, kind: str, content: bytes) -> Path:
-    """Copy a part, replace the content of one of its files, and return the new directory."""
-    for source in complete_part.iterdir():
-        (tmp_path / source.name).write_bytes(source.read_bytes())
-    (tmp_path / f"0.a{kind}").write_bytes(content)
-    return tmp_path
-
-
-def expect_sound(directory: Path) -> int:
-    """Check that every line has its original content; return the number of lines."""
-    finished = read_finished_lines(directory, check_texts=True)
-    assert list(finished) == sorted(finished)
-    for number, line in finished.items():
-        assert read_line(line) == pending_line(number).text + b"\n"
+def expect_sound(directory: Path, content: bytes) -> int:
+    """Write a part and check that every line has its original result; return their number."""
+    part_path(directory, 0, "a").write_bytes(content)
+    finished = read_finished_lines(directory)
+    with open_results(finished.values()) as read_result:
+        results = {number: read_result(line) for number, line in finished.items()}
+    assert results == {number: result_of(number) for number in finished}
     return len(finished)
 
 
-@pytest.mark.parametrize("kind", [LINES, RECORDS])
-def test_a_file_that_is_cut_at_any_byte_is_read_up_to_the_cut(
-    complete_part: Path, tmp_path: Path, kind: str
+def test_a_part_that_is_cut_at_any_byte_is_read_up_to_the_last_whole_line(
+    whole_part: bytes, tmp_path: Path
 ) -> None:
-    content = (complete_part / f"0.a{kind}").read_bytes()
-    for length in range(len(content) + 1):
-        cut = content[:length]
-        expected_count = cut.count(b"\n") if kind == LINES else length // (len(content) // COUNT)
-        directory = copy_damaged(complete_part, tmp_path, kind, cut)
-        # The same without checks of texts: records of lines beyond the cut are ignored.
-        assert expect_sound(directory) == len(read_finished_lines(directory)) == expected_count
+    for length in range(len(whole_part) + 1):
+        cut = whole_part[:length]
+        assert expect_sound(tmp_path, cut) == cut.count(b"\n")
+        counts = total_counts(read_finished_lines(tmp_path))
+        assert (counts.finished, counts.failed) == (cut.count(b"\n"), cut.count(b"\n") > 1)
+        assert count_shard(tmp_path) == counts
+        # An ending that was decided at this moment counts the same lines later.
+        sizes = part_sizes(tmp_path)
+        part_path(tmp_path, 0, "a").write_bytes(whole_part)
+        assert total_counts(read_finished_lines(tmp_path, sizes)) == counts
+        assert count_shard(tmp_path, sizes) == counts
+    assert read_finished_lines(tmp_path, {}) == {}
+    assert count_shard(tmp_path, {}) == NOTHING
 
 
-@pytest.mark.parametrize("kind", [LINES, RECORDS])
 @pytest.mark.parametrize("fill_byte", [0, 0xFF])
-def test_lines_in_blocks_that_a_disk_lost_are_ignored(
-    complete_part: Path, tmp_path: Path, kind: str, fill_byte: int
+def test_lines_in_blocks_that_were_never_written_are_ignored(
+    whole_part: bytes, tmp_path: Path, fill_byte: int
 ) -> None:
-    before = (complete_part / f"0.a{kind}").read_bytes()
-    for start, length in product(range(0, len(before), 5), (1, 16, 64)):
-        lost_count = len(before[start : start + length])
-        content = before[:start] + bytes([fill_byte]) * lost_count + before[start + lost_count :]
-        line_count = expect_sound(copy_damaged(complete_part, tmp_path, kind, content))
-        assert (line_count < COUNT) == (content != before)
+    for start in range(0, len(whole_part), 5):
+        lost = len(whole_part) - start
+        count = expect_sound(tmp_path, whole_part[:start] + bytes([fill_byte]) * lost)
+        assert count == whole_part[:start].count(b"\n")
+        assert count_shard(tmp_path).finished == count
+
+
+@pytest.mark.parametrize("tail_bytes", [1, 7, 65_536])
+@pytest.mark.parametrize("size", [0, 1, 100, 200_000])
+async def test_counts_are_found_in_the_last_line_however_long_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail_bytes: int, size: int
+) -> None:
+    monkeypatch.setattr(parts, "TAIL_BYTES", tail_bytes)
+    part = open_part(tmp_path)
+    for number in range(2):
+        await part.add_line(number, b'"%b"' % (b"x" * size), ANSWER)
+    await part.close()
+    assert count_shard(tmp_path) == ANSWER + ANSWER
+    path = part_path(tmp_path, 0, "a")
+    path.write_bytes(path.read_bytes()[:-1])
+    assert count_shard(tmp_path) == ANSWER
+
+
+async def test_counts_of_the_next_attempt_include_those_of_earlier_ones(tmp_path: Path) -> None:
+    await write_part(tmp_path, "a", {1: ANSWER, 2: ERROR})
+    earlier = read_finished_lines(tmp_path, shard=0)
+    await write_part(tmp_path, "b", {3: ANSWER}, total_counts(earlier))
+    assert count_shard(tmp_path) == LineCounts(2, 1, 9, 6)
+    # The first attempt was only frozen, and also answers the line.
+    await write_part(tmp_path, "c", {3: ANSWER}, total_counts(earlier))
+    finished = read_finished_lines(tmp_path)
+    assert count_shard(tmp_path) == total_counts(finished) == LineCounts(2, 1, 9, 6)
+    assert finished[3].part.stem == "0.b"
+    assert read_finished_lines(tmp_path, shard=1) == {}
 
 
 async def test_an_answer_overrides_errors_of_other_attempts(tmp_path: Path) -> None:
-    for name in ("0.a", "0.c"):
-        await write_part(tmp_path, name, pending_line(1, failed=True, text=name))
-    await write_part(tmp_path, "0.b", pending_line(1, text="0.b"))
+    for owner in ("a", "c"):
+        await write_part(tmp_path, owner, {1: ERROR})
+    await write_part(tmp_path, "b", {1: ANSWER})
     (line,) = read_finished_lines(tmp_path).values()
-    assert (line.failed, line.part.stem) == (False, "0.b")
+    assert (line.counts, line.part.stem) == (ANSWER, "0.b")
 
 
 async def test_a_line_is_durable_within_a_second_without_further_lines(
@@ -112,8 +149,8 @@ async def test_a_line_is_durable_within_a_second_without_further_lines(
 ) -> None:
     assert parts.GROUP_S == 1
     monkeypatch.setattr(parts, "GROUP_S", 0.05)
-    part = PartWriter(tmp_path, "0.a", make_quota(Volume(tmp_path)).reserve)
-    await part.add_line(pending_line(1))
+    part = open_part(tmp_path)
+    await part.add_line(1, result_of(1), ANSWER)
     assert read_finished_lines(tmp_path) == {}
     async with asyncio.timeout(HUNG_S):
         while not read_finished_lines(tmp_path):
@@ -121,42 +158,43 @@ async def test_a_line_is_durable_within_a_second_without_further_lines(
     await part.close()
 
 
-async def test_records_are_written_after_texts(
+async def test_a_part_and_its_directories_are_made_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    records, fsync = tmp_path / f"0.a{RECORDS}", os.fsync
-    synced: list[tuple[str, bool]] = []
+    fsync = os.fsync
+    synced: list[Path] = []
 
     def record_fsync(descriptor: int) -> None:
-        path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        synced.append((path.name, records.stat().st_size > 0))
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
         fsync(descriptor)
 
     monkeypatch.setattr(os, "fsync", record_fsync)
-    await write_part(tmp_path, "0.a", pending_line(1))
-    names = (tmp_path.name, f"0.a{LINES}", records.name)
-    assert synced == [*zip(names, (False, False, True), strict=True)]
+    directory = tmp_path / "parts"
+    await write_part(directory, "a", {1: ANSWER})
+    assert synced == [directory, tmp_path, part_path(directory, 0, "a")]
 
 
 async def test_groups_are_written_one_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     busy = threading.Lock()
-    append = write_durably
 
-    def append_exclusively(opened: FileIO, content: bytearray) -> None:
+    def append_exclusively(opened: FileIO, content: bytes) -> None:
         assert busy.acquire(blocking=False), "two groups are written concurrently"
         try:
-            append(opened, content)
+            write_durably(opened, content)
         finally:
             busy.release()
 
     monkeypatch.setattr(parts, "write_durably", append_exclusively)
     monkeypatch.setattr(parts, "MAX_PENDING_BYTES", 100)
-    part = PartWriter(tmp_path, "0.a", make_quota(Volume(tmp_path)).reserve)
-    adding = [asyncio.create_task(part.add_line(pending_line(number))) for number in range(300)]
+    part = open_part(tmp_path)
+    adding = [
+        asyncio.create_task(part.add_line(number, result_of(number), ANSWER))
+        for number in range(1, 301)
+    ]
     await asyncio.sleep(0.01)
-    cancelled = {number for number in range(100, 200) if adding[number].cancel()}
+    cancelled = {number for number in range(100, 200) if adding[number - 1].cancel()}
     await asyncio.wait(adding)
     closing = asyncio.create_task(part.close())
     await asyncio.sleep(0)
@@ -165,25 +203,33 @@ async def test_groups_are_written_one_at_a_time(
         # Every accepted line is written although its caller no longer waits.
         while len(read_finished_lines(tmp_path)) < 300 - len(cancelled):
             await asyncio.sleep(0.01)
-    assert set(read_finished_lines(tmp_path, check_texts=True)) == set(range(300)) - cancelled
+    assert set(read_finished_lines(tmp_path)) == set(range(1, 301)) - cancelled
+    assert count_shard(tmp_path).finished == 300 - len(cancelled)
+
+
+async def wait_for_commit_error(part: PartWriter) -> None:
+    async with asyncio.timeout(HUNG_S):
+        while True:
+            part.raise_commit_error()
+            await asyncio.sleep(0.01)
 
 
 async def test_a_part_accepts_no_lines_after_a_failed_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write_partially(opened: FileIO, content: bytearray) -> None:
-        opened.write(bytes(content)[:5])
+    def write_partially(opened: FileIO, content: bytes) -> None:
+        opened.write(content[:5])
         raise OSError(28, "No space left on device")
 
-    part = PartWriter(tmp_path, "0.a", make_quota(Volume(tmp_path)).reserve)
+    monkeypatch.setattr(parts, "GROUP_S", 0.0)
+    part = open_part(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(parts, "write_durably", write_partially)
-        await part.add_line(pending_line(1))
-        part._start_commit()
+        await part.add_line(1, result_of(1), ANSWER)
         with pytest.raises(VolumeError, match="full"):
-            await part._commit()
+            await wait_for_commit_error(part)
     with pytest.raises(VolumeError, match="full"):
-        await part.add_line(pending_line(2))
+        await part.add_line(2, result_of(2), ANSWER)
     with pytest.raises(VolumeError, match="full"):
         await part.close()
     assert read_finished_lines(tmp_path) == {}

@@ -149,6 +149,60 @@ async def test_another_job_continues_an_interrupted_batch(batch_worker: BatchWor
     assert len(batch_worker.engine.requests) == request_count + 200 - stored_count
 
 
+async def test_a_resumed_batch_counts_each_line_once(
+    batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.progress.INTERVAL_S", 0.0)
+    batch_worker.engine.token_counts = (3, 2)
+    requests = lines(99)
+    for index in range(99):
+        if index % 3:
+            requests[index]["body"] = {"messages": 5}
+    job = await batch_worker.start_batch(8, requests=requests, endpoint=CHAT)
+    batch = await batch_worker.interrupt(job)
+    (part,) = batch.parts_directory.iterdir()
+    # The worker was killed while it wrote a line.
+    part.write_bytes(part.read_bytes()[:-20])
+    stored = batch.counts()
+    assert (0 < stored.completed < 33, stored.failed > 8) == (True, True)
+    reports: list[dict[str, int]] = []
+
+    async def report(_: object, progress: dict[str, int]) -> None:
+        reports.append(progress)
+
+    batch_worker.worker = Worker(
+        batch_worker.engine.engines, settings(FILES_PATH=str(batch_worker.root)), report
+    )
+    batch_worker.engine.script = tuple(tokens("a", "b", pause=0.05))
+    response = await batch_worker.run_batch("job-2", id=batch.id)
+    assert response["request_counts"] == request_counts(33, 66)
+    assert response["usage"]["input_tokens"] == 3 * 33
+    done = [progress["done"] for progress in reports]
+    assert done == sorted(done)
+    assert {stored.finished <= each <= 99 for each in done[1:]} == {True}
+    assert reports[-1] == {"done": 99, "total": 99, "failed": 66}
+
+
+async def test_a_worker_that_has_lost_its_lease_changes_no_result(
+    batch_worker: BatchWorker,
+) -> None:
+    job = await batch_worker.start_batch(20, **batch_request(100))
+    batch = batch_worker.only_batch()
+    # As if the lease had expired because the worker was frozen: it notices this within seconds.
+    (lease,) = batch.directory.glob("leases/shard-0/lease-*")
+    lease.unlink()
+    with ScriptedEngine(*tokens("b")) as other_engine:
+        other_engine.slots = 4
+        other = worker_with_volume(batch_worker.root, other_engine)
+        response = await run_batch(other, "job-2", id=batch.id)
+    assert (await job)["batch"] == response
+    assert response["request_counts"] == request_counts(100)
+    output, errors = batch_worker.results(response)
+    assert (list(output), errors) == ([f"c{index}" for index in range(100)], {})
+    assert len(batch_worker.engine.requests) + len(other_engine.requests) > 100
+    assert len([*batch.parts_directory.iterdir()]) == 2
+
+
 async def test_jobs_share_the_shards_of_a_batch(batch_worker: BatchWorker) -> None:
     spec = batch_request(200, data_parallelism=2)
     task = await batch_worker.start_batch(0, **spec)
@@ -221,7 +275,7 @@ async def test_lines_leave_capacity_for_other_requests(
     # The oldest lines stay, and the same attempt restarts the others.
     assert repeated
     assert "c0" not in repeated
-    assert len([*batch_worker.only_batch().parts_directory.glob("*.records")]) == 1
+    assert len([*batch_worker.only_batch().parts_directory.glob("*.jsonl")]) == 1
 
 
 async def test_a_job_that_creates_a_shared_batch_starts_the_other_jobs_once(

@@ -111,11 +111,11 @@ async def cancel(request: RouteRequest) -> dict[str, Any]:
 def job_object(batch: Batch) -> dict[str, Any]:
     """Return a batch as LLM Engine's job object. Reads files, so call it in a thread."""
     update, snapshot = batch.read_file(PRIORITY_FILE, PriorityUpdate), batch.snapshot()
-    extra, counts = snapshot.request.extra, snapshot.counts
+    extra = snapshot.request.extra
     # Callers without access to the volume can download the files with these ids (OpenAI's format).
     details = {
-        "output_file_id": counts.output_file_id,
-        "error_file_id": counts.error_file_id,
+        "output_file_id": snapshot.output_file_id,
+        "error_file_id": snapshot.error_file_id,
         "error": snapshot.mistakes[0]["message"] if snapshot.mistakes else None,
     }
     return {
