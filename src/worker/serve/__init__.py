@@ -2,8 +2,8 @@
 
 ``listener`` opens the ports in the first second; its child process, ``startup_server``, answers
 pings there until the worker is ready. ``http_server`` then takes over the sockets and runs uvicorn,
-whose ``connections`` have limits, behind filters for the ports, for other origins and for
-``web_pages`` on this machine.
+whose ``connections`` have limits, behind filters for the ports, for other origins and for web pages
+in a browser on this machine.
 
 ``service`` has the app. It checks a request's key (``keys``), makes a job of its path and its body
 (``bodies``, limited in size, time and memory), runs the job as the platform's queue would, and

@@ -1,4 +1,4 @@
-"""Runs the HTTP server of a worker, or of one that failed to start."""
+"""Runs the HTTP server of a worker, or of one that failed to start, behind filters for callers."""
 
 import asyncio
 import contextlib
@@ -7,6 +7,7 @@ import logging
 import math
 import signal
 import threading
+import uuid
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -15,19 +16,20 @@ from typing import Literal, NoReturn
 
 import uvicorn
 from pydantic import SecretStr
+from starlette.datastructures import Headers
 from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from llm_worker_console import make_page
+from llm_worker_console.web_pages import PageRefusal, find_page_refusal
 from worker.engine import Engines
-from worker.errors import StartFailed
+from worker.errors import Forbidden, StartFailed
 from worker.failed_start import MAX_LIFETIME_S
 from worker.serve.connections import ConnectionLimits, HttpConnection, PortConnections
 from worker.serve.listener import LOOPBACK
-from worker.serve.service import METHODS, PING, FailedStartApp, WorkerApp
+from worker.serve.service import METHODS, PING, FailedStartApp, WorkerApp, error_response
 from worker.serve.startup_server import MAX_HEAD_BYTES
-from worker.serve.web_pages import WebPageFilter
 from worker.settings import Settings
 from worker.settings.values import parse_list
 
@@ -39,6 +41,16 @@ FAILURE_GRACE_S = 5
 EXPOSED_HEADERS = ("content-disposition", "content-range", "retry-after", "x-request-id")
 # Maximum characters of a request's path in the log.
 MAX_LOGGED_PATH = 512
+_PAGE_REFUSALS = {
+    PageRefusal.FOREIGN_HOST: (
+        "The Host header does not name this machine. On a loopback address the worker serves IP "
+        "addresses and local names: add https://<name> to ALLOWED_ORIGINS to serve another name, "
+        "or set SERVE_API_KEY and another --host."
+    ),
+    PageRefusal.FOREIGN_PAGE: (
+        "Web pages may not call this worker: ALLOWED_ORIGINS lists the origins of those that may."
+    ),
+}
 
 ExitProcess = Callable[[int], NoReturn]
 
@@ -58,6 +70,25 @@ class GracefulServer(uvicorn.Server):
         timer = asyncio.get_running_loop().call_later(self._grace_s, self._fail_requests)
         await super().shutdown(sockets)
         timer.cancel()
+
+
+class WebPageFilter:
+    """An app that only programs of this machine and web pages of the allowed origins may call.
+
+    Any page in a browser on this machine could otherwise call a local worker.
+    """
+
+    def __init__(self, app: ASGIApp, allowed: Sequence[str]) -> None:
+        self._app = app
+        self._allowed = allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        app = self._app
+        if scope["type"] == "http" and (
+            refusal := find_page_refusal(Headers(scope=scope), self._allowed)
+        ):
+            app = error_response(Forbidden(_PAGE_REFUSALS[refusal]).body(str(uuid.uuid4())), scope)
+        await app(scope, receive, send)
 
 
 class HealthPortFilter:
