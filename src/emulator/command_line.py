@@ -5,6 +5,7 @@ import math
 import re
 from argparse import Namespace
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -23,6 +24,7 @@ API_KEY_VARIABLE = "EMULATOR_API_KEY"
 
 
 def read_command_line(arguments: list[str]) -> Namespace:
+    """Parse the arguments; those for ``Options`` have the names of its fields."""
     defaults = Options()
     parser = argparse.ArgumentParser(
         "emulator",
@@ -53,6 +55,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
     add("--request-log", type=Path, metavar="FILE", help="a line of JSON for each request")
     add(
         "--idle-timeout",
+        dest="idle_timeout_s",
         type=parse_seconds,
         default=defaults.idle_timeout_s,
         metavar="S",
@@ -67,6 +70,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
     )
     add(
         "--fault",
+        dest="faults",
         type=parse_fault,
         action="append",
         default=[],
@@ -75,6 +79,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
     )
     add(
         "--volume",
+        dest="volumes",
         type=parse_volume,
         action="append",
         default=[],
@@ -84,6 +89,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
     add("--seed", type=int, default=defaults.seed, metavar="N", help="seed of faults with a share")
     add(
         "--execution-timeout",
+        dest="execution_timeout_s",
         type=parse_seconds,
         default=defaults.execution_timeout_s,
         metavar="S",
@@ -91,6 +97,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
     )
     add(
         "--gateway-timeout",
+        dest="gateway_timeout_s",
         type=parse_seconds,
         default=defaults.gateway_timeout_s,
         metavar="S",
@@ -111,7 +118,8 @@ def read_command_line(arguments: list[str]) -> Namespace:
     )
     add(
         "--keep-on-disconnect",
-        action="store_true",
+        dest="cancel_on_disconnect",
+        action="store_false",
         help="don't cancel the job of an OpenAI client that hangs up",
     )
     add(
@@ -120,7 +128,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
         help="forward requests to workers that serve HTTP on PORT",
     )
     parsed = parser.parse_args(arguments)
-    if parsed.load_balancing and parsed.idle_timeout is not None:
+    if parsed.load_balancing and parsed.idle_timeout_s is not None:
         parser.error("--idle-timeout: only a queue starts workers when jobs wait")
     return parsed
 
@@ -168,22 +176,13 @@ def parse_volume(text: str) -> NetworkVolume:
 
 
 def make_options(arguments: Namespace, api_key: str | None) -> Options:
-    return Options(
-        host=arguments.host,
-        port=arguments.port,
-        worker_port=arguments.worker_port,
-        endpoint=arguments.endpoint,
-        api_key=api_key,
-        execution_timeout_s=arguments.execution_timeout,
-        gateway_timeout_s=arguments.gateway_timeout,
-        idle_timeout_s=arguments.idle_timeout,
-        failed_as=FailedJobHandling(arguments.failed_as),
-        lost_as=LostJobHandling(arguments.lost_as),
-        expired_as=ExpiredJobHandling(arguments.expired_as),
-        cancel_on_disconnect=not arguments.keep_on_disconnect,
-        oversize_status=arguments.oversize_status,
-        faults=(*faults_that_delay_posts(arguments.post_delay), *arguments.fault),
-        seed=arguments.seed,
-        volumes=tuple(arguments.volume),
-        request_log=arguments.request_log,
-    )
+    names = {field.name for field in fields(Options)}
+    values = {name: value for name, value in vars(arguments).items() if name in names}
+    values |= {
+        "failed_as": FailedJobHandling(arguments.failed_as),
+        "lost_as": LostJobHandling(arguments.lost_as),
+        "expired_as": ExpiredJobHandling(arguments.expired_as),
+        "faults": (*faults_that_delay_posts(arguments.post_delay), *arguments.faults),
+        "volumes": tuple(arguments.volumes),
+    }
+    return Options(**values, api_key=api_key)
