@@ -57,23 +57,16 @@ def print_line(text: str) -> None:
         sys.stdout.flush()
 
 
-class StopSignals:
-    """Sets ``stop`` on the first SIGINT, SIGTERM or SIGHUP, and ``stop_now`` on later ones."""
-
-    def __init__(self) -> None:
-        self.stop = asyncio.Event()
-        self.stop_now = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, self._on_signal)
-
-    def _on_signal(self) -> None:
-        (self.stop_now if self.stop.is_set() else self.stop).set()
-
-
 async def serve_endpoint(arguments: Namespace, environ: dict[str, str]) -> None:
     """Serve the endpoint and run its workers, if any, until a signal arrives."""
-    stop_signals = StopSignals()
+    # SIGINT, SIGTERM or SIGHUP stops the endpoint, and a further one stops it immediately.
+    stop, stop_now = asyncio.Event(), asyncio.Event()
+
+    def on_signal() -> None:
+        (stop_now if stop.is_set() else stop).set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
     api_key = environ.pop(API_KEY_VARIABLE, None) or None
     if arguments.request_log is not None:
         arguments.request_log.parent.mkdir(parents=True, exist_ok=True)
@@ -86,69 +79,53 @@ async def serve_endpoint(arguments: Namespace, environ: dict[str, str]) -> None:
                 server, arguments.command, environ, arguments.logs, print_line
             ) as fleet:
                 fleet.start_workers(arguments.workers)
-                await fleet.run_until_event(stop_signals.stop)
-                await fleet.drain(arguments.grace, stop_signals.stop_now)
+                await fleet.run_until_event(stop)
+                await fleet.drain(arguments.grace, stop_now)
         return
     async with Emulator(options) as emulator:
         print_line(f"The console: {emulator.root_url}/")
         print_line(f"The endpoint: {emulator.url}\nOpenAI's API: {emulator.openai_url}")
         if not arguments.command:
-            print_line(format_worker_exports(emulator))
-            await stop_signals.stop.wait()
+            print_line("# A worker started with this environment serves it:")
+            for name, value in emulator.worker_environ().items():
+                print_line(f"export {name}={shlex.quote(value)}")
+            await stop.wait()
             return
         arguments.logs.mkdir(parents=True, exist_ok=True)
         async with Fleet(emulator, arguments.command, environ, arguments.logs, print_line) as fleet:
             fleet.start_workers(arguments.workers)
             print_line("Requests wait until a worker is ready. Ctrl-C stops the endpoint.")
             examples_task = asyncio.create_task(print_examples_when_ready(emulator, fleet))
-            await fleet.run_until_event(stop_signals.stop)
+            await fleet.run_until_event(stop)
             examples_task.cancel()
             running = emulator.queue.health()["jobs"]["inProgress"]
             print_line(
                 f"\nStopping; running jobs ({running}) get {arguments.grace:g} s. "
                 "Ctrl-C again: stop immediately."
             )
-            await fleet.drain(arguments.grace, stop_signals.stop_now)
-
-
-def format_worker_exports(emulator: Emulator) -> str:
-    """Return shell commands that export the environment for a worker that is started by hand."""
-    exports = (
-        f"export {name}={shlex.quote(value)}" for name, value in emulator.worker_environ().items()
-    )
-    return "\n".join(["# A worker started with this environment serves it:", *exports])
+            await fleet.drain(arguments.grace, stop_now)
 
 
 async def print_examples_when_ready(emulator: Emulator, fleet: Fleet) -> None:
-    """Wait until a worker is ready, then print example requests."""
+    """Wait until a worker is ready, then print requests as shell commands.
+
+    They read a required key from the environment.
+    """
     await fleet.ready.wait()
-    text = format_examples(
+    has_key = emulator.options.api_key is not None
+    text = _EXAMPLES_TEMPLATE.format(
         api_url=emulator.api_url,
         endpoint=emulator.options.endpoint,
-        model=await fetch_model_name(emulator.queue),
-        has_key=emulator.options.api_key is not None,
-        python=shlex.quote(sys.executable),
-    )
-    print_line(f"Try it in another terminal:\n\n{text}")
-
-
-def format_examples(
-    *, api_url: str, endpoint: str, model: str | None, has_key: bool, python: str
-) -> str:
-    """Return example requests as shell commands; they read a required key from the environment."""
-    url = f"{api_url}/{endpoint}"
-    return _EXAMPLES_TEMPLATE.format(
-        api_url=api_url,
-        endpoint=endpoint,
-        url=url,
-        openai_url=f"{url}/openai/v1",
-        model=model or "<MODEL>",
+        url=emulator.url,
+        openai_url=emulator.openai_url,
+        model=await fetch_model_name(emulator.queue) or "<MODEL>",
         question=_EXAMPLE_QUESTION,
-        python=python,
+        python=shlex.quote(sys.executable),
         key='os.environ["EMULATOR_API_KEY"]' if has_key else '"any"',
         key_import="import os\n" if has_key else "",
         key_header='-H "Authorization: Bearer $EMULATOR_API_KEY" ' if has_key else "",
     )
+    print_line(f"Try it in another terminal:\n\n{text}")
 
 
 async def fetch_model_name(queue: Queue, timeout_s: float = 10.0) -> str | None:
@@ -166,7 +143,7 @@ def main() -> int:
     arguments = read_command_line(sys.argv[1:])
     try:
         asyncio.run(serve_endpoint(arguments, dict(os.environ)))
-    except KeyboardInterrupt:  # Ctrl-C before ``StopSignals`` was created
+    except KeyboardInterrupt:  # Ctrl-C before the handlers of signals were set
         return 128 + signal.SIGINT
     except OSError as error:
         is_taken = error.errno == errno.EADDRINUSE
