@@ -23,7 +23,7 @@ from support.releases import needs_vllm
 
 from worker.app import Worker
 from worker.engine import Engines
-from worker.engine.run.adapters.copies import DIRECTORY_PREFIX, AdapterCopies
+from worker.engine.run.adapters import DIRECTORY_PREFIX, AdapterCopies
 from worker.errors import WorkerError
 from worker.metrics import MergedRegistries
 from worker.settings import Settings

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from support.models.lora import fake_client, make_adapter
 
-from worker.engine.run.adapters import Adapters
-from worker.engine.run.adapters.copies import (
+from worker.engine.run.adapters import (
     DIRECTORY_PREFIX,
     AdapterCopies,
+    Adapters,
     copy_adapter,
     remove_stale_copies,
 )
@@ -105,7 +105,7 @@ async def test_a_copy_in_use_is_not_removed_and_a_further_adapter_is_refused(
     del used[0]
     with pytest.raises(RefusedByEngine, match="are in use"):
         await serving.get("c")
-    monkeypatch.setattr("worker.engine.run.adapters.copies.GRACE_PERIOD_S", 0)
+    monkeypatch.setattr("worker.engine.run.adapters.GRACE_PERIOD_S", 0)
     assert (await serving.get("c")).lora_name == "c"
     assert size_of(Path(used[0].lora_path))
     assert [len(folders) for _, folders, _ in os.walk(serving.copies._copies_directory)] == [

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from worker.engine import Delta
-from worker.engine.run.generation.deltas import INCOMPLETE_CHARACTER, split_into_deltas
+from worker.engine.run.generation import INCOMPLETE_CHARACTER, split_into_deltas
 
 
 def decode(ids: list[int]) -> str:
