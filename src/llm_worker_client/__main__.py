@@ -11,10 +11,9 @@ from llm_worker_client import account, files
 from llm_worker_client.account import NoApiKey
 from llm_worker_client.deploy import command as deploy
 from llm_worker_client.endpoint import AsyncEndpoint
-from llm_worker_client.files import USAGE_ERROR
-from llm_worker_client.proxy import LOOPBACK, UVICORN_OPTIONS, Proxy
+from llm_worker_client.proxy import UVICORN_OPTIONS, Proxy
 from llm_worker_client.receipts import command as receipts
-from llm_worker_client.terminal import print_message
+from llm_worker_client.terminal import USAGE_ERROR, print_message
 
 
 class _Parser(argparse.ArgumentParser):
@@ -42,7 +41,7 @@ def read_command_line(arguments: list[str]) -> Namespace:
         ),
     )
     proxy.add_argument("--endpoint", required=True, metavar="ID", help="the endpoint's id")
-    proxy.add_argument("--host", default=LOOPBACK[0])
+    proxy.add_argument("--host", default=account.LOOPBACK[0])
     proxy.add_argument("--port", type=_parse_port, default=8000, help="0: any free port")
     proxy.add_argument("--base-url", metavar="URL", help="of the platform's API")
     deploy.add_arguments(
@@ -66,9 +65,9 @@ def _parse_port(text: str) -> int:
 def run_proxy(arguments: Namespace) -> int:
     """Serve an endpoint on this machine until interrupted; return the exit status."""
     key = account.proxy_key()
-    serves_network = arguments.host not in LOOPBACK
+    serves_network = arguments.host not in account.LOOPBACK
     if key is None and serves_network:
-        message = f"without it only this machine is served ({LOOPBACK[0]})."
+        message = f"without it only this machine is served ({account.LOOPBACK[0]})."
         print_message(f"Set {account.PROXY_KEY_VARIABLE}: {message}")
         return USAGE_ERROR
     try:

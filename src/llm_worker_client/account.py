@@ -4,6 +4,8 @@ import os
 import tomllib
 from pathlib import Path
 
+# Names and addresses by which only this machine reaches its servers.
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 PLATFORM_URL = "https://api.runpod.ai/v2"
 API_KEY_VARIABLE = "RUNPOD_API_KEY"
 # Variable that the platform's SDK reads, too.

@@ -41,6 +41,39 @@ if TYPE_CHECKING:
     from llm_worker_client.volume import Volume
 
 
+class LazyVolume:
+    """A volume that is opened at its first use, by default the environment's; thread-safe."""
+
+    def __init__(self, volume: "Volume | None") -> None:
+        self._volume = volume
+        self._lock = threading.Lock()
+
+    def configuration_error(self) -> str | None:
+        """Open the volume; return None, or a message if settings or a package are missing."""
+        try:
+            self._open()
+        except VolumeNotConfigured as error:
+            return str(error)
+        return None
+
+    def upload(self, file: StoreFile, stop: threading.Event) -> str:
+        """Upload a file and return its key; another thread can set ``stop`` to cancel this."""
+        try:
+            return self._open().upload_by_digest(file.path, file.name, stop)
+        except VolumeNotConfigured as error:
+            raise FileNotStored(str(error), 413) from None
+        except NoSpace as error:
+            raise FileNotStored(str(error), 507) from None
+        except VolumeError as error:
+            raise FileNotStored(str(error), 502) from None
+
+    def _open(self) -> "Volume":
+        with self._lock:
+            if self._volume is None:
+                self._volume = open_volume()
+            return self._volume
+
+
 class Answer:
     """The response to a request: first its head, then the parts of its body."""
 
@@ -119,7 +152,11 @@ class Endpoint:
             while True:
                 if isinstance(step, PlatformRequest | StoreFile):
                     try:
-                        result = self._perform_step(step)
+                        result = (
+                            self._send_request(step)
+                            if isinstance(step, PlatformRequest)
+                            else self.lazy_volume.upload(step, threading.Event())
+                        )
                     except (PlatformUnreachable, FileNotStored) as error:
                         step = steps.throw(error)
                     else:
@@ -133,11 +170,6 @@ class Endpoint:
 
     def close(self) -> None:
         self._http.close()
-
-    def _perform_step(self, step: PlatformRequest | StoreFile) -> PlatformReply | str:
-        if isinstance(step, PlatformRequest):
-            return self._send_request(step)
-        return self.lazy_volume.upload(step, threading.Event())
 
     def _send_request(self, request: PlatformRequest) -> PlatformReply:
         if delay_s := self._rate_limiter.reserve_send_time(request.operation):
@@ -311,40 +343,3 @@ class AsyncEndpoint:
         task = asyncio.create_task(coroutine)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
-
-
-class LazyVolume:
-    """A volume that is opened at its first use, by default the environment's; thread-safe."""
-
-    def __init__(self, volume: "Volume | None") -> None:
-        self._volume = volume
-        self._lock = threading.Lock()
-
-    def configuration_error(self) -> str | None:
-        """Open the volume; return None, or a message if settings or a package are missing."""
-        try:
-            self._open()
-        except VolumeNotConfigured as error:
-            return str(error)
-        return None
-
-    def upload(self, file: StoreFile, stop: threading.Event) -> str:
-        """Upload a file and return its key; another thread can set ``stop`` to cancel the upload.
-
-        Raises:
-            FileNotStored: If the file could not be uploaded.
-        """
-        try:
-            return self._open().upload_by_digest(file.path, file.name, stop)
-        except VolumeNotConfigured as error:
-            raise FileNotStored(str(error), 413) from None
-        except NoSpace as error:
-            raise FileNotStored(str(error), 507) from None
-        except VolumeError as error:
-            raise FileNotStored(str(error), 502) from None
-
-    def _open(self) -> "Volume":
-        with self._lock:
-            if self._volume is None:
-                self._volume = open_volume()
-            return self._volume

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from tempfile import SpooledTemporaryFile
 from typing import Any
@@ -130,7 +131,12 @@ class Exchange:
 
     def _send_whole(self, output: Any) -> Steps[bool]:
         if isinstance(output, dict) and RUN_WITH_KEY in output:
-            output = yield from self._start_long_job(output)
+            # Submit the job that runs a new batch or fine-tune. If that fails, the response has
+            # that job, and the caller can submit it.
+            payload = {**output[RUN_WITH_KEY], "policy": LONG_JOB_POLICY}
+            with suppress(Refusal, PlatformUnreachable):
+                yield from JobRun(Job()).submit(payload, is_read_only=False)
+                output = {name: value for name, value in output.items() if name != RUN_WITH_KEY}
         self.job.is_over = True
         yield from self._send_response(responses.whole_response(output, self.job.id))
         return True
@@ -171,72 +177,48 @@ class Exchange:
         A client that accepts JSON gets an object with the whole content; others get the bytes, or
         only those that the ``Range`` header requests.
         """
-        if job_request.json_file_id is not None:
-            yield from self._send_json_content(job_request, job_request.json_file_id)
-            return
-        begin, end, status, headers = 0, None, 200, {"accept-ranges": "bytes"}
-        if job_request.range_header:
-            size = yield from self._fetch_content_size(job_request)
-            if byte_range := _parse_range(job_request.range_header, size):
+        file_id, begin, end = job_request.json_file_id, 0, None
+        status, headers = 200, {"accept-ranges": "bytes"}
+        if file_id is None and job_request.range_header:
+            outputs = yield from self._run_job(job_request.for_file_details())
+            try:
+                total_size = int(outputs[0]["bytes"])
+            except (KeyError, TypeError, ValueError):
+                message = "The worker's answer lacks the size of the file."
+                raise Refusal(502, message) from None
+            if byte_range := _parse_range(job_request.range_header, total_size):
                 begin, end = byte_range
-                status, headers["content-range"] = 206, f"bytes {begin}-{end - 1}/{size}"
+                status, headers["content-range"] = 206, f"bytes {begin}-{end - 1}/{total_size}"
 
-        def send_part(part: bytes) -> Steps[None]:
-            if not self._has_sent_head:
+        # Only an object is stored until it is complete.
+        with SpooledTemporaryFile(max_size=MAX_SPOOLED_BYTES) as spool:
+            content = None if file_id is None else responses.JsonContent(file_id, spool)
+            while end is None or begin < end:
+                size = CONTENT_PART_BYTES if end is None else min(CONTENT_PART_BYTES, end - begin)
+                outputs = yield from self._run_job(job_request.for_content_part(begin, size))
+                part = b"".join(map(responses.decode_file_content, outputs))
+                del outputs
+                is_last, begin = len(part) != size, begin + size
+                if content is not None:
+                    content.store(part)
+                else:
+                    if not self._has_sent_head:
+                        self._has_sent_head = True
+                        yield responses.create_head(
+                            status, responses.BINARY, self.job.id, **headers
+                        )
+                    yield part
+                # While the next part is fetched, this one is not in memory.
+                del part
+                if is_last:
+                    break
+            if content is not None:
                 self._has_sent_head = True
-                yield responses.create_head(status, responses.BINARY, self.job.id, **headers)
-            yield part
-
-        yield from self._fetch_content(job_request, begin, end, send_part)
-
-    def _send_json_content(self, job_request: JobRequest, file_id: str) -> Steps[None]:
-        with SpooledTemporaryFile(max_size=MAX_SPOOLED_BYTES) as file:
-            content = responses.JsonContent(file_id, file)
-
-            def store_part(part: bytes) -> Steps[None]:
-                content.store(part)
-                yield from ()
-
-            yield from self._fetch_content(job_request, 0, None, store_part)
-            self._has_sent_head = True
-            yield responses.create_head(200, responses.JSON, self.job.id)
-            yield from content.body_parts()
-
-    def _fetch_content(
-        self,
-        job_request: JobRequest,
-        begin: int,
-        end: int | None,
-        on_part: Callable[[bytes], Steps[None]],
-    ) -> Steps[None]:
-        """Pass the parts of a file's content from ``begin`` on; None: to its end."""
-        while end is None or begin < end:
-            size = CONTENT_PART_BYTES if end is None else min(CONTENT_PART_BYTES, end - begin)
-            part_request = job_request.for_content_part(begin, size)
-            if (yield from self._fetch_part(part_request, on_part)) != size:
-                # A short part is the last one.
-                return
-            begin += size
-
-    def _fetch_part(
-        self, job_request: JobRequest, on_part: Callable[[bytes], Steps[None]]
-    ) -> Steps[int]:
-        """Pass one part on and return its size; only this call has the part in memory."""
-        outputs = yield from self._run_job(job_request)
-        part = b"".join(map(responses.decode_file_content, outputs))
-        del outputs
-        yield from on_part(part)
-        return len(part)
-
-    def _fetch_content_size(self, job_request: JobRequest) -> Steps[int]:
-        outputs = yield from self._run_job(job_request.for_file_details())
-        try:
-            return int(outputs[0]["bytes"])
-        except (KeyError, TypeError, ValueError):
-            raise Refusal(502, "The worker's answer lacks the size of the file.") from None
+                yield responses.create_head(200, responses.JSON, self.job.id)
+                yield from content.body_parts()
 
     def _run_job(self, job_request: JobRequest) -> Steps[list[Any]]:
-        """Run a job and return all of its yields."""
+        """Run a job to its end, and return all of its yields."""
         self.job = Job()
         run = JobRun(self.job, self._timeout_s)
         payload = {"input": job_request.input}
@@ -248,19 +230,6 @@ class Exchange:
         if not (outputs := read_outputs(report)):
             raise Refusal(502, NO_RESULT_MESSAGE)
         return outputs
-
-    def _start_long_job(self, output: dict[str, Any]) -> Steps[dict[str, Any]]:
-        """Submit the job that runs a new batch or fine-tune; return ``output`` without that job.
-
-        If the submission fails, return ``output`` unchanged.
-        """
-        payload = {**output[RUN_WITH_KEY], "policy": LONG_JOB_POLICY}
-        try:
-            yield from JobRun(Job()).submit(payload, is_read_only=False)
-        except (Refusal, PlatformUnreachable):
-            # The batch or fine-tune exists, and ``output`` contains the job that would run it.
-            return output
-        return {name: value for name, value in output.items() if name != RUN_WITH_KEY}
 
     def _send_response(self, response: tuple[ResponseHead, bytes]) -> Iterator[Step]:
         self._has_sent_head = True
@@ -285,14 +254,14 @@ def _parse_range(header: str, size: int) -> tuple[int, int] | None:
     """Return the start and the end (exclusive) of the requested bytes; None for the whole content.
 
     Several ranges also return None: a server may answer them with the whole content.
-
-    Raises:
-        Refusal: If the content has no such bytes.
     """
     match = _RANGE.fullmatch(header.replace(" ", ""))
     if not match or not any(match.groups()):
         return None
-    first, last = map(_parse_number, match.groups())
+    # Drop further digits: Python limits their number, and a longer one exceeds every file's size.
+    first, last = (
+        int(digits.lstrip("0")[:_MAX_DIGITS] or 0) if digits else None for digits in match.groups()
+    )
     if first is None:
         begin, end = max(0, size - (last or 0)), size
     else:
@@ -302,8 +271,3 @@ def _parse_range(header: str, size: int) -> tuple[int, int] | None:
     if begin >= end:
         raise Refusal(416, f"Range: the content has {size:,} bytes")
     return begin, end
-
-
-def _parse_number(digits: str) -> int | None:
-    # Drop further digits: Python limits their number, and a longer one exceeds every file's size.
-    return int(digits.lstrip("0")[:_MAX_DIGITS] or 0) if digits else None

@@ -8,16 +8,13 @@ import httpx2
 
 from llm_worker_client import account
 from llm_worker_client.account import NoApiKey
-from llm_worker_client.terminal import print_line, print_message
+from llm_worker_client.terminal import INTERRUPTED, USAGE_ERROR, print_line, print_message
 from llm_worker_client.transport import RunpodTransport
 from llm_worker_client.volume import VolumeError, VolumeNotConfigured, open_volume
 
 if TYPE_CHECKING:
     from llm_worker_client.volume import Volume
 
-# Exit statuses for a wrong command line and for an interrupted command.
-USAGE_ERROR = 2
-INTERRUPTED = 130
 DEFAULT_FOLDER = "inbox"
 # Seconds to wait for the registration of a file. A worker may have to start for it.
 TIMEOUT_S = 300
@@ -89,28 +86,19 @@ def _upload(volume: "Volume", options: Namespace) -> None:
         print_line(file.key)
         return
     body = {"path": file.key, "filename": options.path.name, "purpose": options.purpose}
-    with httpx2.Client(transport=transport, timeout=TIMEOUT_S) as client:
-        print_line(_register_file(client, body))
-
-
-def _register_file(client: httpx2.Client, body: dict[str, str]) -> str:
-    """Register a file on the volume as a file of an endpoint; return the file's id.
-
-    Raises:
-        VolumeError: If the endpoint refuses the file or can't be reached.
-    """
     try:
-        response = client.post("http://endpoint/v1/files", json=body)
+        with httpx2.Client(transport=transport, timeout=TIMEOUT_S) as client:
+            response = client.post("http://endpoint/v1/files", json=body)
     except httpx2.TimeoutException:
         message = "It is on the volume, but the endpoint did not answer in time."
         raise VolumeError(message) from None
     except httpx2.TransportError as error:
-        raise VolumeError(f"{body['path']} is on the volume, but: {error}") from None
+        raise VolumeError(f"{file.key} is on the volume, but: {error}") from None
     response_body = response.json()
     if response.status_code != 200:
         message = response_body["error"]["message"]
-        raise VolumeError(f"{body['path']} is on the volume, but: {message}")
-    return str(response_body["id"])
+        raise VolumeError(f"{file.key} is on the volume, but: {message}")
+    print_line(str(response_body["id"]))
 
 
 def _download(volume: "Volume", options: Namespace) -> None:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,9 +68,6 @@ def send_with_retries(
         request: The request.
         is_repeatable: Whether to send the request again although it may have arrived.
         final_statuses: Statuses of replies that cause no retry.
-
-    Raises:
-        PlatformUnreachable: If the platform doesn't respond.
     """
     for delay in RETRY_DELAYS:
         wait_s = delay
@@ -99,6 +97,11 @@ class JobRun:
     Args:
         job: State of the job, which is updated.
         timeout_s: Seconds to wait for new output; None for no timeout.
+
+    Raises:
+        ReadTimedOut: If no output has arrived within the timeout.
+        PlatformUnreachable: If the platform doesn't respond.
+        Refusal: If the platform rejects a request, for instance because it doesn't know the job.
     """
 
     def __init__(self, job: Job, timeout_s: float | None = None) -> None:
@@ -112,10 +115,6 @@ class JobRun:
         Args:
             payload: Input of the job, and other fields for the platform.
             is_read_only: Whether the job changes nothing, so that it may run twice.
-
-        Raises:
-            Refusal: If the job is too large or the platform rejects it.
-            PlatformUnreachable: If the platform doesn't respond.
         """
         content = json.dumps(payload, separators=(",", ":")).encode()
         if len(content) > MAX_JOB_BYTES:
@@ -144,11 +143,6 @@ class JobRun:
         """Pass each yield to a handler; return the last report, or None if the handler is done.
 
         ``report`` is the one that ``submit`` returned.
-
-        Raises:
-            ReadTimedOut: If no output has arrived within the timeout.
-            PlatformUnreachable: If the platform doesn't respond.
-            Refusal: If the platform rejects a poll, for instance because it doesn't know the job.
         """
         if report.get("status") not in ENDED_STATUSES:
             report = yield from self._poll_stream(on_output)
@@ -171,11 +165,6 @@ class JobRun:
         """Wait for the end of a job; return its last report, which contains all yields.
 
         ``report`` is the one that ``submit`` returned.
-
-        Raises:
-            ReadTimedOut: If the job doesn't end within the timeout.
-            PlatformUnreachable: If the platform doesn't respond.
-            Refusal: If the platform rejects a poll, for instance because it doesn't know the job.
         """
         pause = MIN_POLL_DELAY
         while report.get("status") not in ENDED_STATUSES:
@@ -195,13 +184,17 @@ class JobRun:
         pause = MIN_POLL_DELAY
         while True:
             started_at = time.monotonic()
-            report = yield from self._poll_chunks()
-            has_failed = report is None
-            if report is None:
+            reply: PlatformReply | None = None
+            with suppress(PlatformUnreachable):
+                request = self._create_poll_request("stream")
+                reply = yield from send_with_retries(request, is_repeatable=False)
+            if has_failed := reply is None or reply.status >= 500:
                 report = yield from self.poll_status()
                 # A job that no worker has taken has no yields to lose.
                 if report.get("status") != QUEUED:
                     return (yield from self.wait_for_end(report))
+            else:
+                report = parse_report(reply)
             chunks = report.get("stream") or []
             for chunk in chunks:
                 yield from self._pass_output_on(chunk.get("output"), on_output)
@@ -213,18 +206,8 @@ class JobRun:
             if not chunks and is_quick:
                 yield Pause(pause)
 
-    def _poll_chunks(self) -> Steps[Report | None]:
-        """Return the report of the yields since the last call; None if the platform failed."""
-        try:
-            reply = yield from send_with_retries(
-                self._create_poll_request("stream"), is_repeatable=False
-            )
-        except PlatformUnreachable:
-            return None
-        return None if reply.status >= 500 else parse_report(reply)
-
     def poll_status(self) -> Steps[Report]:
-        """Return the platform's report of the job; the errors are those of ``wait_for_end``."""
+        """Return the platform's report of the job."""
         self._check_timeout()
         try:
             reply = yield from send_with_retries(

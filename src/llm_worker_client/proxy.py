@@ -2,10 +2,9 @@
 
 import asyncio
 import base64
-import binascii
 import secrets
 from collections.abc import AsyncIterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from llm_worker_client import account
 from llm_worker_client.endpoint import AsyncEndpoint
 from llm_worker_client.mapping import responses
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES, aparse_form
@@ -40,9 +40,9 @@ WINDOW_BYTES = 300_000
 SEND_BYTES = 65_536
 # Seconds between two checks whether a client does something; the second one closes the connection.
 IDLE_CHECK_S = 20.0
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _REMEDY = (
-    f"To serve other names and pages, set PROXY_API_KEY and another --host than {LOOPBACK[0]}."
+    "To serve other names and pages, set PROXY_API_KEY and another --host than "
+    f"{account.LOOPBACK[0]}."
 )
 _PAGE_REFUSALS = {
     PageRefusal.FOREIGN_HOST: f"The Host header does not name this machine. {_REMEDY}",
@@ -79,16 +79,21 @@ class Proxy:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._handle_lifespan(receive, send)
+            while (await receive())["type"] == "lifespan.startup":
+                await send({"type": "lifespan.startup.complete"})
+            await self._endpoint.aclose()
+            await send({"type": "lifespan.shutdown.complete"})
             return
         incoming = StarletteRequest(scope, receive)
-        request_head = Request(incoming.method, _read_target(scope), dict(incoming.headers))
+        path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
+        target = f"{path}?{query}" if query else path
+        request_head = Request(incoming.method, target, dict(incoming.headers))
         body = ReceivedBody(incoming.stream(), self._bodies)
         try:
             if not self._serves_network:
                 refuse_web_pages(incoming.headers)
             # The console's page needs no key, but the requests that it sends do.
-            if (incoming.method, request_head.target) == ("GET", "/"):
+            if (incoming.method, target) == ("GET", "/"):
                 await self._console(scope, receive, send)
                 return
             if self._caller_key is not None:
@@ -109,12 +114,7 @@ class Proxy:
             body.release()
 
     async def _read_body(self, request: Request, body: "ReceivedBody") -> Request:
-        """Return a request with its body, if its route takes one.
-
-        Raises:
-            Refusal: If the body is compressed, too large or too slow, is a broken form, or can't be
-                stored.
-        """
+        """Return a request with its body, if its route takes one."""
         if not takes_body(request, self._endpoint.id):
             return request
         if (encoding := request.header("content-encoding").strip()).lower() not in ("", "identity"):
@@ -142,12 +142,24 @@ class Proxy:
         finally:
             answer.abandon()
 
-    async def _handle_lifespan(self, receive: Receive, send: Send) -> None:
-        """Answer the server's lifespan messages, and close the endpoint at shutdown."""
-        while (await receive())["type"] == "lifespan.startup":
-            await send({"type": "lifespan.startup.complete"})
-        await self._endpoint.aclose()
-        await send({"type": "lifespan.shutdown.complete"})
+
+def refuse_web_pages(headers: Headers) -> None:
+    """Refuse a request that a web page of another site may have sent."""
+    if refusal := find_page_refusal(headers):
+        raise Refusal(403, _PAGE_REFUSALS[refusal])
+
+
+def check_key(headers: Headers, key: str) -> None:
+    """Check that a request has the proxy's key: as Bearer token, x-api-key or user of Basic."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    sent = [headers.get("x-api-key", "").encode("latin-1")]
+    if scheme.lower() == "bearer":
+        sent.append(token.encode("latin-1"))
+    elif scheme.lower() == "basic":
+        with suppress(ValueError):
+            sent.append(base64.b64decode(token, validate=True).partition(b":")[0])
+    if not any(secrets.compare_digest(each, key.encode()) for each in sent):
+        raise Refusal(401, "The API key of this proxy is missing or wrong.")
 
 
 @dataclass
@@ -178,9 +190,6 @@ class ReceivedBody:
         Args:
             message: Error for a body of more than ``MAX_BODY_BYTES``; None to accept any size.
             max_in_memory: Maximum bytes that the reader has in memory.
-
-        Raises:
-            Refusal: If the body is too large or too slow, or if too many bodies are in memory.
         """
         size, window_end, deadline = 0, 0, 0.0
         while True:
@@ -198,19 +207,16 @@ class ReceivedBody:
             size += len(part)
             if message is not None and size > MAX_BODY_BYTES:
                 raise Refusal(413, message)
-            self._count(min(size, max_in_memory))
+            last_in_memory, self._in_memory = self._in_memory, min(size, max_in_memory)
+            self._total.size += self._in_memory - last_in_memory
+            if self._total.size > MAX_BODIES_BYTES and self._in_memory > SMALL_BODY_BYTES:
+                text = "The proxy has too many large requests at the moment: send it again."
+                raise Refusal(503, text, None, 1.0)
             yield part
 
     def release(self) -> None:
         self._total.size -= self._in_memory
         self._in_memory = 0
-
-    def _count(self, in_memory: int) -> None:
-        self._total.size += in_memory - self._in_memory
-        self._in_memory = in_memory
-        if self._total.size > MAX_BODIES_BYTES and in_memory > SMALL_BODY_BYTES:
-            message = "The proxy has too many large requests at the moment: send it again."
-            raise Refusal(503, message, None, 1.0)
 
 
 async def _split_parts(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
@@ -220,11 +226,6 @@ async def _split_parts(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield part[start : start + SEND_BYTES]
         # While the next part is fetched, this one is not in memory.
         del part
-
-
-def _read_target(scope: Scope) -> str:
-    path, query = scope["raw_path"].decode("latin-1"), scope["query_string"].decode("latin-1")
-    return f"{path}?{query}" if query else path
 
 
 async def _cancel_on_disconnect(receive: Receive, scope: anyio.CancelScope) -> None:
@@ -289,41 +290,3 @@ UVICORN_OPTIONS: dict[str, Any] = {
     "server_header": False,
     "ws": "none",
 }
-
-
-def check_key(headers: Headers, key: str) -> None:
-    """Check that a request has the proxy's key.
-
-    Raises:
-        Refusal: If the key is missing or wrong.
-    """
-    if not any(secrets.compare_digest(each, key.encode()) for each in _keys_in_headers(headers)):
-        raise Refusal(401, "The API key of this proxy is missing or wrong.")
-
-
-def refuse_web_pages(headers: Headers) -> None:
-    """Refuse a request that a web page of another site may have sent.
-
-    Raises:
-        Refusal: If such a page may have sent it.
-    """
-    if refusal := find_page_refusal(headers):
-        raise Refusal(403, _PAGE_REFUSALS[refusal])
-
-
-def _keys_in_headers(headers: Headers) -> list[bytes]:
-    """Return the keys in a request: Bearer token, x-api-key header, and user name of Basic."""
-    scheme, _, token = headers.get("authorization", "").partition(" ")
-    keys = [headers.get("x-api-key", "").encode("latin-1")]
-    if scheme.lower() == "bearer":
-        keys.append(token.encode("latin-1"))
-    elif scheme.lower() == "basic":
-        keys.append(_basic_user(token))
-    return keys
-
-
-def _basic_user(token: str) -> bytes:
-    try:
-        return base64.b64decode(token, validate=True).partition(b":")[0]
-    except (binascii.Error, ValueError):
-        return b""

@@ -1,10 +1,13 @@
-"""Prints text on the terminal, without characters that would control it."""
+"""Prints text on the terminal, without characters that would control it; has the exit statuses."""
 
 import json
 import re
 import sys
 import unicodedata
 
+# Exit statuses for a wrong command line and for an interrupted command.
+USAGE_ERROR = 2
+INTERRUPTED = 130
 # Colors in the logs of workers. A terminal without them is as readable.
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 

@@ -120,11 +120,7 @@ class LargeReplies:
         self._waiting = 0
 
     async def acquire_slot(self, *, may_refuse: bool) -> None:
-        """Wait until another large reply may be read.
-
-        Raises:
-            Refusal: If too many others wait or the wait is too long, and ``may_refuse`` is set.
-        """
+        """Wait until another large reply may be read; refuse long waits if ``may_refuse``."""
         if not may_refuse:
             await self._slots.acquire()
             return
@@ -162,11 +158,7 @@ class ReplyReader:
         self.may_refuse = True
 
     async def read(self, response: httpx2.Response) -> PlatformReply:
-        """Read a reply; wait before the rest of a large one, which counts until ``forget``.
-
-        Raises:
-            Refusal: If too many large replies are in memory.
-        """
+        """Read a reply; wait before the rest of a large one, which counts until ``forget``."""
         parts, size = list[bytes](), 0
         with ExitStack() as slot:
             async with aclosing(response):

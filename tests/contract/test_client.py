@@ -24,7 +24,7 @@ from vllm.sampling_params import StructuredOutputsParams
 from llm_worker_client.deploy.plan import NO_BATCH_KEY
 from llm_worker_client.deploy.settings import LISTING
 from llm_worker_client.llm import inputs, outputs
-from llm_worker_client.mapping.requests import OutputKind, _find_rule
+from llm_worker_client.mapping.requests import OutputKind, find_rule
 from llm_worker_client.mapping.responses import Dialect
 from worker.dialects import llm_engine
 from worker.dialects.openai import files
@@ -137,7 +137,7 @@ def test_the_client_refuses_no_value_that_the_worker_accepts() -> None:
 
 def test_the_client_reads_each_route_in_the_format_of_the_worker() -> None:
     for route in ROUTES:
-        rule, _ = _find_rule(re.sub(r"{[^}]*}", "a", route.path.removeprefix("/v1")), route.method)
+        rule, _ = find_rule(re.sub(r"{[^}]*}", "a", route.path.removeprefix("/v1")), route.method)
         dialect = (
             Dialect.ANTHROPIC if route.error_format is events.ANTHROPIC_ERRORS else Dialect.OPENAI
         )

@@ -34,7 +34,6 @@ API_URL = "https://api.runpod.io/v2"
 _RETRIABLE_METHODS = frozenset({"GET", "DELETE"})
 # The characters that an HTTP header allows in a key.
 _KEY_PATTERN = re.compile(r"[!-~]+")
-_LOCAL_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 # Suffix of an endpoint's name if FlashBoot was enabled by other means than this API.
 _FLASHBOOT_SUFFIX = " -fb"
 
@@ -50,11 +49,8 @@ class Api:
         key: The account's API key.
         api_url: The URL of the REST API.
         queue_url: The URL of the platform's job queues.
-        sleep: Sleeps for a number of seconds.
+        sleep: Waits for a number of seconds.
         timeout_s: Seconds to wait for a response.
-
-    Raises:
-        PlanError: If the key or a URL is malformed.
     """
 
     def __init__(
@@ -87,21 +83,15 @@ class Api:
         return _read_list(self._send("GET", self.endpoints_url()), "endpoints")
 
     def find_endpoint_by_name(self, name: str) -> Json | None:
-        """Return the endpoint with this name; None if no endpoint has it.
+        """Return the endpoint with this name, whatever its FlashBoot suffix; None if there is none.
 
         Raises:
-            DuplicateName: If several endpoints have this name, aside from the FlashBoot suffix.
-            NoResponse: If the platform sends no id of it.
+            DuplicateName: If several endpoints have this name.
         """
         return _find_by_name(name, self.list_endpoints())
 
     def endpoint_by_name_or_id(self, name: str) -> Json:
-        """Return the endpoint with this name or id.
-
-        Raises:
-            NoEndpoint: If no endpoint has this name or id.
-            DuplicateName: If several endpoints have this name.
-        """
+        """Return the endpoint with this name or id."""
         endpoints = self.list_endpoints()
         by_id = next((endpoint for endpoint in endpoints if endpoint["id"] == name), None)
         if (found := by_id or _find_by_name(name, endpoints)) is None:
@@ -210,10 +200,6 @@ class Api:
         """Send a request and return the JSON object of the response; {} if the body is empty.
 
         Retries GET, DELETE and requests with ``can_retry`` if the platform is busy or unreachable.
-
-        Raises:
-            ApiError: If the platform refuses the request.
-            NoResponse: If no valid response arrives.
         """
         tries = MAX_TRIES if can_retry or method in _RETRIABLE_METHODS else 1
         for try_number in range(1, tries):
@@ -259,7 +245,7 @@ def _validate_url(url: str) -> str:
         parsed = httpx2.URL()
     if not parsed.host:
         raise PlanError([f"{url}: this is not a URL"])
-    if parsed.scheme != "https" and parsed.host not in _LOCAL_HOSTS:
+    if parsed.scheme != "https" and parsed.host not in account.LOOPBACK:
         raise PlanError([f"{url}: the account key is sent over https only"])
     return url.rstrip("/")
 

@@ -16,6 +16,7 @@ from llm_worker_client.deploy.api import Api, Json, strip_flashboot_suffix
 from llm_worker_client.deploy.errors import ApiError, DeployError, EndpointUnhealthy, PlanError
 from llm_worker_client.deploy.settings import MASK, contains_secret
 from llm_worker_client.deploy.workers import WorkerLog, format_worker_counts
+from llm_worker_client.jobs import COMPLETED, ENDED_STATUSES
 
 # Fields with lists whose order has no meaning.
 _UNORDERED_LISTS = frozenset(
@@ -36,7 +37,6 @@ _LOG_IDLE_S = 3.0
 _MAX_OUTPUT_LENGTH = 200
 
 _READY_STATES = frozenset({"IDLE", "RUNNING"})
-_FINAL_STATES = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"})
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,6 @@ def plan_deploy_step(desired: Json, existing: Json | None, url: str) -> DeploySt
         desired: The body of the request that would create the endpoint.
         existing: The endpoint with the plan's name; None if it doesn't exist.
         url: The URL of all endpoints.
-
-    Raises:
-        PlanError: If the existing endpoint is of another type, which can't be changed.
     """
     if existing is None:
         return DeployStep("POST", url, desired, tuple(_diff_lines({}, desired)))
@@ -111,9 +108,6 @@ def check_volumes(api: Api, desired: Json) -> None:
     """Check that the volumes exist and are in the plan's data centers, if it names any.
 
     A worker without its volume would never start. A key that can't list volumes passes the check.
-
-    Raises:
-        PlanError: If a volume does not exist or is in another data center.
     """
     if not (ids := desired.get("networkVolumes")):
         return
@@ -193,9 +187,6 @@ class EndpointDeployer:
         A step without a request does nothing. After a failure or an interruption, a new endpoint is
         limited to zero workers, and an existing endpoint gets its previous state back; if the
         rollback fails, too, ``warn`` names the endpoint.
-
-        Raises:
-            DeployError: If the deployment failed.
         """
         existing = step.existing or {}
         if step.method is None:
@@ -255,11 +246,7 @@ class EndpointDeployer:
             self.report(f"endpoint {endpoint_id} {outcome}")
 
     def _wait_for_answer(self, endpoint_id: str, job_input: Json) -> None:
-        """Send test jobs, one at a time, until a worker of the newest version has answered one.
-
-        Raises:
-            EndpointUnhealthy: If no worker answers in time, all stay unhealthy, or a job fails.
-        """
+        """Send test jobs, one at a time, until a worker of the newest version has answered one."""
         deadline = time.monotonic() + self.wait_s
         job_id, last_line, unhealthy_polls = None, "", 0
         try:
@@ -278,7 +265,7 @@ class EndpointDeployer:
                     job_id = self.api.submit_job(endpoint_id, job_input)
                 if job_id is not None:
                     job = self.api.get_job(endpoint_id, job_id)
-                    if job.get("status") in _FINAL_STATES:
+                    if job.get("status") in ENDED_STATUSES:
                         job_id = None
                         self.report(f"answered: {_truncate(_parse_test_answer(job))}")
                         workers = self.api.get_workers(endpoint_id)["workers"]
@@ -330,7 +317,7 @@ def _parse_test_answer(job: Json) -> Any:
     output = job.get("output")
     outputs: list[Any] = output if isinstance(output, list) else [output]
     errors = [part["error"] for part in outputs if isinstance(part, dict) and part.get("error")]
-    if job["status"] != "COMPLETED":
+    if job["status"] != COMPLETED:
         reason = f"{job['status']}: {_truncate(job.get('error'))}"
         raise EndpointUnhealthy(f"the first request failed: {reason}")
     if errors:

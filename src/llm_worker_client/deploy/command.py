@@ -27,11 +27,14 @@ from llm_worker_client.deploy.errors import DeployError, PlanError
 from llm_worker_client.deploy.plan import EndpointPlan, read_plan_file, validate_plan
 from llm_worker_client.deploy.settings import SecretMasker
 from llm_worker_client.deploy.workers import WorkerLog, format_status, get_status, only_worker_id
-from llm_worker_client.terminal import print_line, print_message, print_text
+from llm_worker_client.terminal import (
+    INTERRUPTED,
+    USAGE_ERROR,
+    print_line,
+    print_message,
+    print_text,
+)
 
-# Exit statuses for an invalid command line or plan, and for an interruption.
-USAGE_ERROR = 2
-INTERRUPTED = 130
 _EXIT_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 # Seconds without a line after which ``logs --no-follow`` ends.
 _LOG_IDLE_S = 3.0

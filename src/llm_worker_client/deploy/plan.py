@@ -161,10 +161,6 @@ def validate_plan(
 ) -> tuple[EndpointPlan, list[str]]:
     """Validate a plan, and choose its GPU pools by the model's size if it names none.
 
-    Args:
-        fields: The fields of the plan, as read from flags and a file.
-        allow_unknown: Whether to allow settings whose names or values look wrong.
-
     Returns:
         The plan, and remarks about it for the user.
 
@@ -218,11 +214,7 @@ def validate_plan(
 
 
 def read_plan_file(path: Path) -> dict[str, Any]:
-    """Read a plan's fields from a YAML file.
-
-    Raises:
-        PlanError: If the file can't be read. The message quotes nothing of its content.
-    """
+    """Read a plan's fields from a YAML file; errors quote nothing of its content."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

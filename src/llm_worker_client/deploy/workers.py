@@ -32,12 +32,7 @@ class WorkerLog:
     _failures: int = 0
 
     def read_until_idle(self, idle_s: float) -> Iterator[str]:
-        """Yield new lines until the stream ends or no line has arrived for ``idle_s`` seconds.
-
-        Raises:
-            ApiError: If the platform refuses the request.
-            NoResponse: If the stream breaks off.
-        """
+        """Yield new lines until the stream ends or no line has arrived for ``idle_s`` seconds."""
         with self.api.stream_log(
             self.endpoint_id, self.worker_id, self.query, self._last_id, idle_s
         ) as lines:
@@ -53,12 +48,7 @@ class WorkerLog:
                 yield text
 
     def follow(self) -> Iterator[str]:
-        """Yield lines until the worker no longer exists; reopen the stream when it ends.
-
-        Raises:
-            ApiError: If the platform refuses a request, such as for an unknown worker.
-            NoResponse: If several consecutive streams break off.
-        """
+        """Yield lines until the worker no longer exists; reopen the stream when it ends."""
         while True:
             try:
                 yield from self.read_until_idle(_RECONNECT_AFTER_S)
@@ -87,11 +77,6 @@ def _read_until_idle(lines: Iterator[str], idle_s: float) -> Iterator[str]:
 
 
 def only_worker_id(api: Api, endpoint: Json) -> str:
-    """Return the id of the endpoint's only worker.
-
-    Raises:
-        DeployError: If the endpoint has no worker or several.
-    """
     workers = api.get_workers(endpoint["id"])["workers"]
     if not workers:
         raise NoEndpoint("no worker is running; the console has the logs of those that have ended")

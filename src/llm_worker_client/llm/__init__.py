@@ -274,12 +274,7 @@ class LLM:
 
 
 def check_engine_arguments(arguments: Mapping[str, Any]) -> None:
-    """Check the engine arguments of a script; warn about those that have no effect on an endpoint.
-
-    Raises:
-        ValueError: If an argument would change the configuration of the endpoint's engine.
-        TypeError: If neither an engine nor ``LLM`` has an argument of this name.
-    """
+    """Refuse arguments that would change the endpoint's engine; warn of those without an effect."""
     for name, value in arguments.items():
         setting = _SETTING_NAMES.get(name, name.upper())
         is_known = name in DEFAULTS or name in _MACHINE_ARGUMENTS

@@ -144,11 +144,7 @@ class Batch:
 def create_batch(
     transport: RunpodTransport, items: Sequence[Item], url: str, shared: Mapping[str, Any]
 ) -> Batch:
-    """Upload items and start a batch of them on a route (``url``); all bodies contain ``shared``.
-
-    Raises:
-        ValueError, TypeError: If an item can't be in a batch, or the input file would be too large.
-    """
+    """Upload items and start a batch of them on a route (``url``); all bodies have ``shared``."""
     content = encode_input_file(items, url, shared)
     if len(content) > MAX_FILE_BYTES:
         message = f"the prompts have {len(content):,} bytes as a batch; the maximum is"
@@ -161,11 +157,7 @@ def create_batch(
 
 
 def _send(transport: RunpodTransport, method: str, path: str, **options: Any) -> httpx2.Response:
-    """Send a request and return the response; ``options`` are those of httpx2.
-
-    Raises:
-        EndpointError: If the response is an error or the platform doesn't respond.
-    """
+    """Send a request, repeatedly if another worker may answer it; ``options`` are httpx2's."""
     client = httpx2.Client(transport=transport, base_url=BASE_URL, timeout=None)
     for attempt in range(MAX_ATTEMPTS):
         if attempt:

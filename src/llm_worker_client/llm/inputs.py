@@ -78,11 +78,6 @@ def to_job_params(params: Any, guided: Any = None) -> dict[str, Any]:
     Args:
         params: ``SamplingParams``, a dict, another object with these attributes, or None.
         guided: Constraints for the output as a dict or an object, in addition to ``params``.
-
-    Raises:
-        TypeError: If ``params`` or one of its values has an unsupported type.
-        ValueError: If jobs don't support a parameter, or ``params`` and ``guided`` both contain
-            ``guided_options_request``.
     """
     job_params = _read_params(params)
     if guided is not None:
@@ -157,16 +152,7 @@ class Item:
 
 
 def parse_prompts(prompts: Any) -> list[tuple[Any, str | None]]:
-    """Return each prompt in its form for a job, with the text of the prompt if it is known.
-
-    Args:
-        prompts: One or several prompts: strings, lists of token ids, or dicts with ``prompt`` or
-            ``prompt_token_ids``.
-
-    Raises:
-        TypeError: If a prompt has another type; the message contains its index.
-        ValueError: If a dict has other keys, such as those for images.
-    """
+    """Return each prompt in its form for a job, with the text of the prompt if it is known."""
     prompt_list = [prompts] if isinstance(prompts, str | Mapping) else list(prompts)
     if prompt_list and _is_token_id(prompt_list[0]):
         prompt_list = [prompt_list]
@@ -192,11 +178,7 @@ def _parse_prompt(prompt: Any, index: int) -> tuple[Any, str | None]:
 
 
 def parse_conversations(messages: Any) -> list[tuple[Any, str | None]]:
-    """Return a pair for each conversation: its messages, and None, since it has no prompt text.
-
-    Raises:
-        TypeError: If a conversation is empty or a string.
-    """
+    """Return a pair for each conversation: its messages, and None, since it has no prompt text."""
     conversations = messages if messages and isinstance(messages[0], list | tuple) else [messages]
     for index, conversation in enumerate(conversations):
         if isinstance(conversation, str) or not conversation:
@@ -212,10 +194,6 @@ def create_items(
 
     ``params`` and ``adapters`` are one value for all items or a list with a value for each item;
     ``guided`` contains constraints for all outputs.
-
-    Raises:
-        ValueError: If a list doesn't have one value per item, or jobs don't support a parameter.
-        TypeError: If a value has the wrong type or can't be encoded.
     """
     count = len(contents)
     params_list = _expand_per_prompt(params, count, "sampling_params")

@@ -157,10 +157,6 @@ class ItemRunner:
         """Run all items and return their outputs in order.
 
         The first failure that is not retryable or remains after all retries cancels all jobs.
-
-        Raises:
-            PromptError: If an item failed.
-            EndpointError: If a job failed or has no result for an item.
         """
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -231,12 +227,7 @@ class ItemRunner:
         return None if report.get("status") == COMPLETED else refusal_from_report(report)
 
     def _store_results(self, part: ListPart, outputs: Any) -> None:
-        """Store the results and errors that a job has yielded, and update the progress bar.
-
-        Raises:
-            PromptError: If an item failed and a retry would not help.
-            EndpointError: If the worker doesn't support lists.
-        """
+        """Store the results and errors that a job has yielded, and update the progress bar."""
         failed_indexes = []
         for output in outputs if isinstance(outputs, list) else []:
             if not isinstance(output, dict) or "outputs" not in output:

@@ -140,19 +140,12 @@ def call(
     timeout_s: float = TIMEOUT_S,
     files: Any = None,
 ) -> Any:
-    """Send a request and return the JSON of the response.
-
-    Args:
-        method: The HTTP method.
-        path: The path and the query string, escaped.
-        body: The values to send as JSON; None values are left out.
-        timeout_s: Seconds to wait for new output.
-        files: The files of a form, in httpx2's format.
+    """Send a request and return the JSON of the response; None values of ``body`` are left out.
 
     Raises:
         BadRequestError, UnauthorizedError, NotFoundError, RateLimitExceededError, ServerError: The
-        error of the response.
-        TimeoutError: If nothing arrives in time.
+            error of the response.
+        TimeoutError: If nothing arrives for ``timeout_s`` seconds.
     """
     with _translate_http_errors():
         options = {"json": _drop_none(body), "files": files, "timeout": timeout_s}

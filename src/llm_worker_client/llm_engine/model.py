@@ -303,11 +303,7 @@ def _delete_created_endpoint(api: Api, name: str) -> bool:
 
 
 def _validate_arguments(arguments: Json) -> Json:
-    """Return the arguments that are not None; warn of those that have no effect.
-
-    Raises:
-        PlanError: If arguments are unsupported or invalid. The message names them.
-    """
+    """Return the arguments that are not None; warn of those that have no effect."""
     values = {key: getattr(value, "value", value) for key, value in arguments.items()}
     if mistakes := [*_find_mistakes(values)]:
         raise PlanError(mistakes)
@@ -380,11 +376,7 @@ def _image_with_tag(image: str, tag: str) -> str:
 
 
 def _choose_gpu_pools(arguments: Json) -> list[str]:
-    """Return the pools of the smallest GPUs that fit a model, by the size in its name (7b).
-
-    Raises:
-        PlanError: If the name has no size, or no GPU is large enough.
-    """
+    """Return the pools of the smallest GPUs that fit a model, by the size in its name (7b)."""
     names = f"{arguments['model']} {arguments.get('checkpoint_path', '')}"
     if (weights := estimate_weights_gb(names, arguments.get("quantize", ""))) is None:
         message = f"the model's name does not say its size: one of {', '.join(GPU_TYPES)}"

@@ -36,9 +36,6 @@ class Form:
     Attributes:
         fields: Values of the fields by name; ``a[b]`` becomes the key ``b`` in a dict ``a``.
         filename: Name of the uploaded file; None without a file.
-
-    Raises:
-        Refusal: If the form is broken or the disk is full.
     """
 
     def __init__(self, content_type: str) -> None:
@@ -55,8 +52,18 @@ class Form:
         boundary = parse_options_header(content_type)[1].get(b"boundary")
         if not boundary:
             raise _form_error(FormParserError("its type names no boundary"))
+        callbacks: Any = {
+            "on_part_begin": self._on_part_begin,
+            "on_header_field": lambda data, *ends: self._header.extend(data[slice(*ends)]),
+            "on_header_value": lambda data, *ends: self._value.extend(data[slice(*ends)]),
+            "on_header_end": self._on_header_end,
+            "on_headers_finished": self._on_headers_finished,
+            "on_part_data": self._on_part_data,
+            "on_part_end": self._on_part_end,
+            "on_end": self._on_end,
+        }
         try:
-            self._parser = MultipartParser(boundary, self._parser_callbacks())
+            self._parser = MultipartParser(boundary, callbacks)
         except ValueError as error:
             raise _form_error(error) from None
 
@@ -66,8 +73,13 @@ class Form:
         return None if self._file is None else self._file.size
 
     @property
+    def has_large_file(self) -> bool:
+        """Whether the file is too large for a job; it is then stored at ``file_path``."""
+        return (self.file_size or 0) > MAX_FILE_BYTES
+
+    @property
     def file_path(self) -> Path:
-        """Path of the temporary copy of an uploaded file larger than ``MAX_FILE_BYTES``."""
+        """Path of the temporary copy of a large file."""
         assert self._file is not None
         assert self._file.actual_file_name is not None
         return Path(self._file.actual_file_name.decode())
@@ -106,18 +118,6 @@ class Form:
     ) -> None:
         self.close()
 
-    def _parser_callbacks(self) -> Any:
-        return {
-            "on_part_begin": self._on_part_begin,
-            "on_header_field": lambda data, *ends: self._header.extend(data[slice(*ends)]),
-            "on_header_value": lambda data, *ends: self._value.extend(data[slice(*ends)]),
-            "on_header_end": self._on_header_end,
-            "on_headers_finished": self._on_headers_finished,
-            "on_part_data": self._on_part_data,
-            "on_part_end": self._on_part_end,
-            "on_end": self._on_end,
-        }
-
     def _on_part_begin(self) -> None:
         self._part_count += 1
         if self._part_count > MAX_PARTS:
@@ -155,10 +155,9 @@ class Form:
     def _on_part_end(self) -> None:
         if self._part is not None:
             self._part.finalize()
-        if isinstance(self._part, Field):
-            self._add_field(_decode_text(self._part.field_name), _decode_text(self._part.value))
-
-    def _add_field(self, name: str, text: str) -> None:
+        if not isinstance(self._part, Field):
+            return
+        name, text = (self._part.field_name or b"").decode(), (self._part.value or b"").decode()
         target: Any = self.fields
         key, value = name, cast("str | int", text)
         if match := _NESTED_KEY.fullmatch(name):
@@ -173,11 +172,7 @@ class Form:
 
 
 def parse_form(content_type: str, parts: Iterable[bytes]) -> Form:
-    """Parse the parts of a body as a form, which the caller must close.
-
-    Raises:
-        Refusal: If the form is broken or the disk is full.
-    """
+    """Parse the parts of a body as a form, which the caller must close."""
     form = Form(content_type)
     try:
         for part in parts:
@@ -208,7 +203,3 @@ async def aparse_form(content_type: str, parts: AsyncIterable[bytes]) -> Form:
 
 def _form_error(error: Exception) -> Refusal:
     return Refusal(400, f"The form is broken: {error}")
-
-
-def _decode_text(part: bytes | None) -> str:
-    return (part or b"").decode()

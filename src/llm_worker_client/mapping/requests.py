@@ -161,33 +161,35 @@ def convert_request(request: Request, endpoint: str) -> JobRequest | ForwardedRe
 
     The paths are those of the worker. They may be prefixed with ``/v2/<endpoint>`` or
     ``/v2/<endpoint>/openai`` as on the platform.
-
-    Raises:
-        Refusal: If the body is invalid or a job can't contain it.
     """
     path, separator, query = request.target.partition("?")
     prefix = f"/v2/{endpoint}/"
     if path.startswith(prefix) and PLATFORM_PATH_PATTERN.fullmatch(path.removeprefix(prefix)):
-        return _create_forwarded_request(f"/{path.removeprefix(prefix)}", query)
-    path, route = _worker_path(path, endpoint), _unversioned_path(request, endpoint)
-    if request.is_anthropic and _FILES.fullmatch(route):
+        return _forward_request(f"/{path.removeprefix(prefix)}", query)
+    path, unversioned_path = _worker_path(path, endpoint), _unversioned_path(request, endpoint)
+    if request.is_anthropic and _FILES.fullmatch(unversioned_path):
         raise Refusal(404, "Anthropic's API for files is not served: send a file's text.")
-    rule, path_values = _find_rule(route, request.method)
+    rule, path_values = find_rule(unversioned_path, request.method)
     accepts_json = request.has_basic_auth or "application/json" in request.header("accept")
-    form = request.form
-    if form is None and is_upload(request, endpoint) and request.body:
-        form = forms.parse_form(request.header("content-type"), (request.body,))
-    body = _parse_body(request, form) if takes_body(request, endpoint) else None
+    body = _parse_body(request) if takes_body(request, endpoint) else None
+
+    route = f"{path}{separator}{query}"
+    is_read_only = request.method in _READ_METHODS
+    # Use the gateway's own format, which every worker supports, if it can express the request.
+    if is_read_only or (request.method == "POST" and body):
+        job_input: dict[str, Any] = {"openai_route": route, "openai_input": body}
+    else:
+        job_input = {"route": route, "method": request.method, "body": body}
+    if request.header(RECEIPT_HEADER) == "1":
+        job_input["receipt"] = True
     is_stream = bool(body and body.get("stream") is True)
-    kind = rule.kind or (OutputKind.EVENTS if is_stream else OutputKind.WHOLE)
-    receipt = {"receipt": True} if request.header(RECEIPT_HEADER) == "1" else {}
     return JobRequest(
-        input=_job_input(request.method, f"{path}{separator}{query}", body) | receipt,
-        kind=kind,
-        is_read_only=request.method in _READ_METHODS,
+        input=job_input,
+        kind=rule.kind or (OutputKind.EVENTS if is_stream else OutputKind.WHOLE),
+        is_read_only=is_read_only,
         json_file_id=path_values.get("id") if accepts_json else None,
         range_header=request.header("range"),
-        large_form=form if form is not None and _has_large_file(form) else None,
+        large_form=request.form if request.form and request.form.has_large_file else None,
     )
 
 
@@ -207,11 +209,20 @@ def find_dialect(request: Request, endpoint: str) -> Dialect:
     """Return the API whose client sent a request."""
     if request.is_anthropic:
         return Dialect.ANTHROPIC
-    dialect = _find_rule(_unversioned_path(request, endpoint), request.method)[0].dialect
+    dialect = find_rule(_unversioned_path(request, endpoint), request.method)[0].dialect
     return Dialect.LLM_ENGINE if request.has_basic_auth and dialect is Dialect.OPENAI else dialect
 
 
-def _create_forwarded_request(path: str, query: str) -> ForwardedRequest:
+def find_rule(path: str, method: str) -> tuple[SpecialRoute, dict[str, str]]:
+    """Return the rule for a path, by default an empty one, and the named values in the path."""
+    method = "GET" if method == "HEAD" else method
+    for rule in ROUTE_RULES:
+        if rule.method in (None, method) and (match := rule.path.fullmatch(path)):
+            return rule, match.groupdict()
+    return SpecialRoute(re.compile("")), {}
+
+
+def _forward_request(path: str, query: str) -> ForwardedRequest:
     """Return a forwarded request, which waits for ``MIN_WAIT_MS`` if it would wait for longer."""
     options = dict(parse_qsl(query))
     wait = options.get("wait", str(DEFAULT_WAIT_MS))
@@ -235,29 +246,15 @@ def _unversioned_path(request: Request, endpoint: str) -> str:
     return _VERSION.sub("", _worker_path(request.target.partition("?")[0], endpoint))
 
 
-def _find_rule(path: str, method: str) -> tuple[SpecialRoute, dict[str, str]]:
-    """Return the rule for a path, by default an empty one, and the named values in the path."""
-    method = "GET" if method == "HEAD" else method
-    for rule in ROUTE_RULES:
-        if rule.method in (None, method) and (match := rule.path.fullmatch(path)):
-            return rule, match.groupdict()
-    return SpecialRoute(re.compile("")), {}
-
-
-def _job_input(method: str, route: str, body: dict[str, Any] | None) -> dict[str, Any]:
-    # Use the gateway's own format, which every worker supports, if it can express the request.
-    if method in _READ_METHODS or (method == "POST" and body):
-        return {"openai_route": route, "openai_input": body}
-    return {"route": route, "method": method, "body": body}
-
-
-def _has_large_file(form: forms.Form) -> bool:
-    return (form.file_size or 0) > forms.MAX_FILE_BYTES
-
-
-def _parse_body(request: Request, form: forms.Form | None) -> dict[str, Any] | None:
-    if form is not None:
-        return _create_upload_body(form)
+def _parse_body(request: Request) -> dict[str, Any] | None:
+    """Return the body as JSON; of a form with a large file without the file's content."""
+    if form := request.form:
+        if form.file_size is None:
+            raise Refusal(400, "file: the form has no file with this name")
+        body = {**form.fields, "filename": form.filename} if form.filename else {**form.fields}
+        if form.has_large_file:
+            return {**body, "path": ""}
+        return {**body, "content_base64": base64.b64encode(form.read_file_content()).decode()}
     if not request.body:
         return None
     if request.media_type not in ("", "application/json"):
@@ -269,14 +266,3 @@ def _parse_body(request: Request, form: forms.Form | None) -> dict[str, Any] | N
     if not isinstance(body, dict):
         raise Refusal(400, "The body is not a JSON object.")
     return body
-
-
-def _create_upload_body(form: forms.Form) -> dict[str, Any]:
-    """Return the JSON body that uploads a form's file, without the content if the file is large."""
-    if form.file_size is None:
-        raise Refusal(400, "file: the form has no file with this name")
-    filename = {"filename": form.filename} if form.filename else {}
-    if _has_large_file(form):
-        return {**form.fields, **filename, "path": ""}
-    content = base64.b64encode(form.read_file_content()).decode()
-    return {**form.fields, **filename, "content_base64": content}

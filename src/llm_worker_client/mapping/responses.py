@@ -6,6 +6,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from enum import StrEnum, auto
 from http import HTTPStatus
 from typing import IO, Any
@@ -64,12 +65,7 @@ class Refusal(Exception):
     ) -> None:
         super().__init__(message)
         self.status = status
-        self.error = error or {
-            "message": message,
-            "type": _error_type(status),
-            "param": None,
-            "code": status,
-        }
+        self.error = error or _make_error_object(status, message)
         self.retry_after_s = retry_after_s
 
     def to_status_and_body(self, dialect: Dialect) -> tuple[int, dict[str, Any]]:
@@ -86,6 +82,15 @@ class Refusal(Exception):
         return status, {"detail": self.error.get("message"), "error": self.error}
 
 
+def _make_error_object(status: int, message: str) -> dict[str, Any]:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    kind = phrase.title().replace(" ", "").replace("-", "").removesuffix("Error") + "Error"
+    return {"message": message, "type": kind, "param": None, "code": status}
+
+
 def refusal_from_report(report: dict[str, Any]) -> Refusal:
     """Return the error of a job that has ended with a status other than ``COMPLETED``."""
     id, status, error = report.get("id"), report.get("status"), report.get("error")
@@ -93,33 +98,18 @@ def refusal_from_report(report: dict[str, Any]) -> Refusal:
         return Refusal(CLIENT_CLOSED_REQUEST, f"The job {id} was cancelled.")
     if status == "TIMED_OUT":
         return Refusal(504, f"The job {id} ran out of time: {error or 'its time limit is over'}.")
-    error_object = _parse_error_object(error)
-    if error_object is None:
+    body = error
+    if isinstance(error, str):
+        # The platform forwards the worker's error object as a JSON string.
+        with suppress(ValueError):
+            body = json.loads(error)
+    error_object = body.get("error") if isinstance(body, dict) else None
+    if not isinstance(error_object, dict):
         return Refusal(500, str(error or "The job failed without an error."))
     code = error_object.get("code")
     http_status = code if isinstance(code, int) and 400 <= code <= 599 else 500
     retry_after = error_object.get("retry_after", 1) if error_object.get("retryable") else None
     return Refusal(http_status, str(error_object.get("message")), error_object, retry_after)
-
-
-def _parse_error_object(error: Any) -> dict[str, Any] | None:
-    """Return the worker's error object or None; the platform forwards it as a JSON string."""
-    body = error
-    if isinstance(error, str):
-        try:
-            body = json.loads(error)
-        except ValueError:
-            return None
-    error_object = body.get("error") if isinstance(body, dict) else None
-    return error_object if isinstance(error_object, dict) else None
-
-
-def _error_type(status: int) -> str:
-    try:
-        phrase = HTTPStatus(status).phrase
-    except ValueError:
-        return "Error"
-    return phrase.title().replace(" ", "").replace("-", "").removesuffix("Error") + "Error"
 
 
 def create_head(status: int, media_type: str, job_id: str | None, **extra: str) -> ResponseHead:
@@ -196,11 +186,7 @@ def error_event(refusal: Refusal, dialect: Dialect, job_id: str | None) -> bytes
 
 
 def decode_file_content(output: Any) -> bytes:
-    """Return the bytes in a job's yield for a file's content.
-
-    Raises:
-        Refusal: If the yield has a different format.
-    """
+    """Return the bytes in a job's yield for a file's content."""
     if isinstance(output, str):
         return output.encode(errors="surrogatepass")
     try:

@@ -16,7 +16,7 @@ from llm_worker_client import account
 from llm_worker_client.account import NoApiKey
 from llm_worker_client.deploy.api import API_URL, Api
 from llm_worker_client.deploy.errors import DeployError, PlanError
-from llm_worker_client.files import INTERRUPTED, USAGE_ERROR, add_volume_arguments
+from llm_worker_client.files import add_volume_arguments
 from llm_worker_client.receipts.billing import Reconciliation, reconcile
 from llm_worker_client.receipts.sums import (
     DIRECTORY,
@@ -26,7 +26,13 @@ from llm_worker_client.receipts.sums import (
     find_group_values,
     sum_receipts,
 )
-from llm_worker_client.terminal import make_printable, print_message, print_text
+from llm_worker_client.terminal import (
+    INTERRUPTED,
+    USAGE_ERROR,
+    make_printable,
+    print_message,
+    print_text,
+)
 from llm_worker_client.volume import VolumeError, VolumeNotConfigured, open_volume
 
 if TYPE_CHECKING:
@@ -124,13 +130,7 @@ def run(options: Namespace, today: date | None = None) -> int:
 
 
 def _sum_receipts(options: Namespace, today: date) -> tuple[ReceiptSums, Reconciliation | None]:
-    """Return the sums, and their comparison with the platform's bills if it is requested.
-
-    Raises:
-        VolumeError: If there are no receipts, or the volume or the directory can't be read.
-        PlanError: If the options contradict each other.
-        DeployError: If the platform refuses a request.
-    """
+    """Return the sums, and their comparison with the platform's bills if it is requested."""
     days, api, endpoint = _select_days(options, today), None, options.endpoint
     with ExitStack() as stack:
         if options.reconcile:

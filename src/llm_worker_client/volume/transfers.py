@@ -177,12 +177,7 @@ class Upload:
         self._object = {"Bucket": s3.volume, "Key": key}
 
     def send(self) -> UploadResult:
-        """Send the bytes that are not on the volume yet.
-
-        Raises:
-            FileChanged: If the local file has changed since the upload began.
-            FileCorrupted: If the volume's file then has another size or checksum.
-        """
+        """Send the bytes that are not on the volume yet."""
         unfinished = self._s3.unfinished_upload_ids(self._key)
         if not unfinished and self._matches_stored_file() is True:
             self._progress.add_existing_bytes(self._file.size)

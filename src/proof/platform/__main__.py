@@ -17,14 +17,10 @@ from pathlib import Path
 import llm_worker_client
 from llm_worker_client import account
 from llm_worker_client.deploy.api import API_URL, Api
-from llm_worker_client.deploy.command import (
-    INTERRUPTED,
-    USAGE_ERROR,
-    AccountCommand,
-    exit_signals_interrupt,
-)
+from llm_worker_client.deploy.command import AccountCommand, exit_signals_interrupt
 from llm_worker_client.deploy.errors import DeployError, PlanError
 from llm_worker_client.deploy.settings import LISTING
+from llm_worker_client.terminal import INTERRUPTED, USAGE_ERROR
 from proof.platform.endpoints import (
     ProofEndpoints,
     delete_endpoints,

@@ -14,7 +14,7 @@ from support.exchanges import LOST, error_body, exchange, run_exchange, status_r
 
 from llm_worker_client.exchange import Exchange
 from llm_worker_client.mapping import responses
-from llm_worker_client.mapping.forms import MAX_FILE_BYTES
+from llm_worker_client.mapping.forms import MAX_FILE_BYTES, parse_form
 from llm_worker_client.mapping.requests import CONTENT_PART_BYTES, Request
 from llm_worker_client.mapping.responses import Refusal
 from llm_worker_client.steps import (
@@ -190,9 +190,10 @@ def test_a_range_of_a_file_without_a_size_is_an_error() -> None:
 
 def upload() -> Exchange:
     content = b"x" * (MAX_FILE_BYTES + 1)
-    form = httpx2.Request("POST", "http://form", files={"file": ("a.jsonl", content)})
-    headers = {"content-type": form.headers["content-type"]}
-    return Exchange(Request("POST", "/v1/files", headers, form.read()), "abc")
+    sent = httpx2.Request("POST", "http://form", files={"file": ("a.jsonl", content)})
+    headers = {"content-type": sent.headers["content-type"]}
+    form = parse_form(headers["content-type"], [sent.read()])
+    return Exchange(Request("POST", "/v1/files", headers, form=form), "abc")
 
 
 def test_a_large_upload_goes_to_the_volume_and_becomes_a_file() -> None:

@@ -28,9 +28,9 @@ UPLOAD = {
 
 
 def read_upload(body: bytes, content_type: str = FORM) -> JobRequest:
-    call = convert_request(
-        Request("POST", "/v1/files", {"content-type": content_type}, body), "abc"
-    )
+    form = forms.parse_form(content_type, [body])
+    headers = {"content-type": content_type}
+    call = convert_request(Request("POST", "/v1/files", headers, form=form), "abc")
     assert isinstance(call, JobRequest)
     return call
 
