@@ -33,7 +33,6 @@ from llm_worker_client.wire import (
     RateLimiter,
     ReplyReader,
     RequestBuilder,
-    to_platform_reply,
     to_platform_unreachable,
 )
 
@@ -179,11 +178,11 @@ class Endpoint:
             response.read()
         except httpx2.TransportError as error:
             raise to_platform_unreachable(error) from None
-        return to_platform_reply(response)
+        return PlatformReply(response.status_code, response.content, dict(response.headers))
 
 
 class AsyncAnswer:
-    """The response to a request, for asyncio: first its head, then the parts of its body."""
+    """The response to a request, for asyncio."""
 
     def __init__(self, endpoint: "AsyncEndpoint", exchange: Exchange) -> None:
         self._endpoint = endpoint
@@ -271,7 +270,6 @@ class AsyncEndpoint:
         return None
 
     def cancel_job_soon(self, job_id: str) -> None:
-        """Cancel a job in the background."""
         self._jobs_to_cancel.add(job_id)
         self._run_in_background(self._cancel_job(job_id))
 

@@ -51,10 +51,7 @@ _MAX_DIGITS = 20
 class Exchange:
     """Answers one request by running jobs or by forwarding the request to the platform's API.
 
-    Args:
-        request: The caller's request.
-        endpoint: Id of the endpoint.
-        timeout_s: Seconds to wait for new output; None for no timeout.
+    ``timeout_s`` are the seconds to wait for new output; None for no timeout.
     """
 
     def __init__(self, request: Request, endpoint: str, timeout_s: float | None = None) -> None:

@@ -81,6 +81,7 @@ class Proxy:
         if scope["type"] == "lifespan":
             while (await receive())["type"] == "lifespan.startup":
                 await send({"type": "lifespan.startup.complete"})
+            # The server is shutting down.
             await self._endpoint.aclose()
             await send({"type": "lifespan.shutdown.complete"})
             return
@@ -170,12 +171,7 @@ class BodyTotal:
 
 
 class ReceivedBody:
-    """The body of a request, which counts as in memory until it is released.
-
-    Args:
-        parts: The parts of the body as they arrive.
-        total: The bytes of all bodies.
-    """
+    """The body of a request, which counts as in memory until it is released."""
 
     def __init__(self, parts: AsyncIterator[bytes], total: BodyTotal) -> None:
         self._parts = parts

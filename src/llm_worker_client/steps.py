@@ -11,9 +11,7 @@ class PlatformRequest:
     """A request to the platform; the generator is resumed with its ``PlatformReply``.
 
     Args:
-        method: HTTP method.
         path: Path below the endpoint's URL, with the query string.
-        content: JSON body.
         timeout_s: Seconds to wait for the platform's response.
         starts_job: Whether the response contains the id of a new job, which must not be lost.
     """
@@ -32,7 +30,7 @@ class PlatformRequest:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """A pause in seconds."""
+    """A pause between two requests."""
 
     seconds: float
 

@@ -76,10 +76,6 @@ class RequestBuilder:
         )
 
 
-def to_platform_reply(response: httpx2.Response) -> PlatformReply:
-    return PlatformReply(response.status_code, response.content, dict(response.headers))
-
-
 def to_platform_unreachable(error: httpx2.TransportError) -> PlatformUnreachable:
     may_have_arrived = not isinstance(error, _CONNECT_ERRORS)
     return PlatformUnreachable(
@@ -88,11 +84,7 @@ def to_platform_unreachable(error: httpx2.TransportError) -> PlatformUnreachable
 
 
 class RateLimiter:
-    """Limits the rate of requests; thread-safe.
-
-    Args:
-        limits: Maximum requests of each operation in ten seconds; other operations are not limited.
-    """
+    """Limits the rate of requests, by operation; thread-safe."""
 
     def __init__(self, limits: Mapping[str, int] = RATE_LIMITS) -> None:
         self._limits = limits
@@ -143,9 +135,6 @@ class LargeReplies:
 
 class ReplyReader:
     """Reads the replies to the requests of one answer, which has one of them in memory at a time.
-
-    Args:
-        large_replies: Limit of the large ones; None for no limit.
 
     Attributes:
         may_refuse: Whether the answer can still be an error.

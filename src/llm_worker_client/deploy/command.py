@@ -41,12 +41,7 @@ _LOG_IDLE_S = 3.0
 
 
 class AccountCommand:
-    """One run of a command about the account, which masks secrets in all its output.
-
-    Attributes:
-        options: The command line, with the URLs of the platform's API and of its queues.
-        secrets: Masks the secrets of this run.
-    """
+    """One run of a command about the account, which masks secrets in all its output."""
 
     def __init__(self, options: Namespace, sleep: Callable[[float], None]) -> None:
         self.options = options

@@ -35,12 +35,9 @@ MIN_PROMPTS, MAX_PROMPTS = 50, 500
 
 @dataclass(frozen=True, slots=True)
 class ListPart:
-    """The items of one job.
+    """The items of one job, by their indexes in the call's list.
 
-    Args:
-        indexes: Indexes of the items in the call's list.
-        adapter: Served name of the adapter of all items; None if they use the call's model.
-        failures: Number of failed jobs with these items.
+    ``adapter`` is None if they use the call's model; ``failures`` counts failed jobs with them.
     """
 
     indexes: Sequence[int]
@@ -130,14 +127,7 @@ class JobTemplate:
 
 
 class ItemRunner:
-    """Runs the prompts or conversations of one call. Use each instance once.
-
-    Args:
-        endpoint: Endpoint that runs the jobs; ``run`` closes it.
-        items: Items of the call.
-        template: Template for the jobs.
-        use_tqdm: Whether to show a progress bar.
-    """
+    """Runs the prompts or conversations of one call, once; ``run`` closes the endpoint."""
 
     def __init__(
         self, endpoint: AsyncEndpoint, items: Sequence[Item], template: JobTemplate, use_tqdm: bool

@@ -104,7 +104,7 @@ class PromptError(EndpointError, ValueError):
 
 
 def create_output(item: Item, result: dict[str, Any]) -> RequestOutput:
-    """Return the output for an item from its result in the worker's own format."""
+    """Return the output for an item from its result in the format of raw jobs."""
     entries, count = result.get("prompt_logprobs"), item.params.get("prompt_logprobs")
     token_ids = result.get("prompt_token_ids")
     return RequestOutput(

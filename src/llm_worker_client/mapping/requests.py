@@ -38,11 +38,9 @@ class Request:
     """An HTTP request.
 
     Args:
-        method: HTTP method.
         target: Path and query string, still percent-encoded.
         headers: Headers with lowercase names.
-        body: The whole body.
-        form: The parsed body, if it is a form.
+        form: The parsed body, if it is a form; ``body`` is then empty.
     """
 
     method: str
@@ -87,7 +85,6 @@ class JobRequest:
     """A job that answers a request, and how to read its output.
 
     Args:
-        input: Input of the job.
         kind: How the job's yields form the response.
         is_read_only: Whether the job changes nothing and may be sent again.
         json_file_id: Id of the file whose content is requested as JSON; None for other requests.

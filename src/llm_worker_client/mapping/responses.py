@@ -198,9 +198,7 @@ def decode_file_content(output: Any) -> bytes:
 class JsonContent:
     """LLM Engine's object with a file's content: as text, or as base64 if it is not UTF-8.
 
-    Args:
-        file_id: Id of the file.
-        stored: A temporary file, since all parts must be known to decide between the two.
+    ``stored`` is a temporary file, since all parts must be known to decide between the two.
     """
 
     def __init__(self, file_id: str, stored: IO[bytes]) -> None:

@@ -84,12 +84,7 @@ class VolumeFile:
 class S3Api:
     """The S3 API of one volume. Call its methods within ``stoppable_transfer``.
 
-    Args:
-        volume: The id of the volume, which is the bucket's name.
-        url: The URL of the S3 API.
-        region: The data center.
-        access_key: The access key, "user_…".
-        secret: The secret key, "rps_…".
+    The bucket has the volume's id as its name, and the region is the data center.
 
     Attributes:
         quick_client: The client for requests that the server answers immediately.

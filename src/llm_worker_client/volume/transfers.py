@@ -52,11 +52,8 @@ _ETAG = re.compile(r"([0-9a-f]{32})(?:-(\d+))?")
 class LocalFileState:
     """The state of a local file at the time when this object was created.
 
-    Args:
-        path: Path of the file.
-        size: Size in bytes.
-        fingerprint: Inode, size and time of the last change, to detect changes.
-        part_size: Size in bytes of every part except the last.
+    ``fingerprint`` has the file's inode, size and time of the last change. ``part_size`` are the
+    bytes of every part except the last.
     """
 
     path: Path

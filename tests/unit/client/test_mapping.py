@@ -21,6 +21,8 @@ STREAMED = {**CHAT, "stream": True}
 UNSET = {**CHAT, "stream": None}
 CONTENT = "/v1/files/file-1/content"
 BATCH, LLM = "/v2/batch-completions", "/v1/llm/completions"
+FORM = {"content-type": "multipart/form-data; boundary=b"}
+WHOLE, EVENTS = OutputKind.WHOLE, OutputKind.EVENTS
 BASIC = "Basic " + base64.b64encode(b"root:").decode()
 
 
@@ -29,6 +31,12 @@ def request(method: str, target: str, body: Any = None, **headers: str) -> Reque
         headers = {"content-type": "application/json", **headers}
         body = json.dumps(body).encode()
     return Request(method, target, headers, body or b"")
+
+
+def convert_to_job(call: Request) -> JobRequest:
+    job_request = convert_request(call, "abc")
+    assert isinstance(job_request, JobRequest)
+    return job_request
 
 
 def openai_input(route: str, body: Any = None) -> dict[str, Any]:
@@ -40,92 +48,56 @@ def method_input(route: str, method: str, body: Any = None) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "body", "expected", "kind"),
+    ("method", "target", "body", "kind", "route"),
     [
-        (
-            "POST",
-            "/v1/chat/completions",
-            CHAT,
-            openai_input("/v1/chat/completions", CHAT),
-            OutputKind.WHOLE,
-        ),
-        (
-            "POST",
-            "/chat/completions",
-            STREAMED,
-            openai_input("/chat/completions", STREAMED),
-            OutputKind.EVENTS,
-        ),
-        (
-            "POST",
-            "/v1/completions",
-            UNSET,
-            openai_input("/v1/completions", UNSET),
-            OutputKind.WHOLE,
-        ),
-        (
-            "POST",
-            "/v2/abc/openai/v1/embeddings",
-            CHAT,
-            openai_input("/v1/embeddings", CHAT),
-            OutputKind.WHOLE,
-        ),
-        ("POST", "/v2/abc/v1/messages", CHAT, openai_input("/v1/messages", CHAT), OutputKind.WHOLE),
-        ("GET", "/v1/models", None, openai_input("/v1/models"), OutputKind.WHOLE),
-        ("HEAD", "/v1/models", None, openai_input("/v1/models"), OutputKind.WHOLE),
-        (
-            "GET",
-            "/v1/models/org%2Fname",
-            None,
-            openai_input("/v1/models/org%2Fname"),
-            OutputKind.WHOLE,
-        ),
-        (
-            "GET",
-            "/v1/files?limit=2&after=a",
-            None,
-            openai_input("/v1/files?limit=2&after=a"),
-            OutputKind.WHOLE,
-        ),
-        ("GET", "/v2/abc/openai/health", None, openai_input("/health"), OutputKind.WHOLE),
-        ("DELETE", "/v1/files/f", None, method_input("/v1/files/f", "DELETE"), OutputKind.WHOLE),
-        (
-            "PUT",
-            "/v1/llm/x/cancel",
-            None,
-            method_input("/v1/llm/x/cancel", "PUT"),
-            OutputKind.WHOLE,
-        ),
-        # The method is explicit because the body doesn't imply it.
-        ("POST", "/v1/b/cancel", None, method_input("/v1/b/cancel", "POST"), OutputKind.WHOLE),
-        ("POST", "/v1/b/cancel", {}, method_input("/v1/b/cancel", "POST", {}), OutputKind.WHOLE),
-        ("GET", BATCH, None, openai_input(BATCH), OutputKind.WHOLE),
-        ("POST", f"{BATCH}/b", {"a": 1}, openai_input(f"{BATCH}/b", {"a": 1}), OutputKind.WHOLE),
-        ("GET", "/v2/other/status/x", None, openai_input("/v2/other/status/x"), OutputKind.WHOLE),
+        ("POST", "/v1/chat/completions", CHAT, WHOLE, None),
+        ("POST", "/chat/completions", STREAMED, EVENTS, None),
+        ("POST", "/v1/completions", UNSET, WHOLE, None),
+        ("POST", "/v2/abc/openai/v1/embeddings", CHAT, WHOLE, "/v1/embeddings"),
+        ("POST", "/v2/abc/v1/messages", CHAT, WHOLE, "/v1/messages"),
+        ("GET", "/v1/models", None, WHOLE, None),
+        ("HEAD", "/v1/models", None, WHOLE, None),
+        ("GET", "/v1/models/org%2Fname", None, WHOLE, None),
+        ("GET", "/v1/files?limit=2&after=a", None, WHOLE, None),
+        ("GET", "/v2/abc/openai/health", None, WHOLE, "/health"),
+        ("GET", BATCH, None, WHOLE, None),
+        ("POST", f"{BATCH}/b", {"a": 1}, WHOLE, None),
+        ("GET", "/v2/other/status/x", None, WHOLE, None),
         # Only a plain job id is passed on to the platform.
-        ("GET", "/v2/abc/status/..%2F..", None, openai_input("/status/..%2F.."), OutputKind.WHOLE),
-        ("POST", f"{LLM}-sync", CHAT, openai_input(f"{LLM}-sync", CHAT), OutputKind.WHOLE),
-        (
-            "POST",
-            f"{LLM}-stream?a=m",
-            CHAT,
-            openai_input(f"{LLM}-stream?a=m", CHAT),
-            OutputKind.EVENTS,
-        ),
-        ("GET", CONTENT, None, openai_input(CONTENT), OutputKind.CONTENT),
-        ("HEAD", "/files/f/content", None, openai_input("/files/f/content"), OutputKind.CONTENT),
-        ("GET", f"/v1{CONTENT}", None, openai_input(f"/v1{CONTENT}"), OutputKind.CONTENT),
-        ("DELETE", CONTENT, None, method_input(CONTENT, "DELETE"), OutputKind.WHOLE),
+        ("GET", "/v2/abc/status/..%2F..", None, WHOLE, "/status/..%2F.."),
+        ("POST", f"{LLM}-sync", CHAT, WHOLE, None),
+        ("POST", f"{LLM}-stream?a=m", CHAT, EVENTS, None),
+        ("GET", CONTENT, None, OutputKind.CONTENT, None),
+        ("HEAD", "/files/f/content", None, OutputKind.CONTENT, None),
+        ("GET", f"/v1{CONTENT}", None, OutputKind.CONTENT, None),
     ],
 )
-def test_a_request_becomes_the_complete_input_of_a_job(
-    method: str, target: str, body: Any, expected: dict[str, Any], kind: OutputKind
+def test_a_request_becomes_a_job_in_the_format_of_the_gateway(
+    method: str, target: str, body: Any, kind: OutputKind, route: str | None
 ) -> None:
-    call = convert_request(request(method, target, body), "abc")
-    assert isinstance(call, JobRequest)
-    assert (call.input, call.kind) == (expected, kind)
+    call = convert_to_job(request(method, target, body))
+    assert (call.input, call.kind) == (openai_input(route or target, body), kind)
     # Only read-only requests may be sent again.
     assert call.is_read_only is (method in {"GET", "HEAD"})
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "body"),
+    [
+        ("DELETE", "/v1/files/f", None),
+        ("PUT", "/v1/llm/x/cancel", None),
+        # The method is explicit because the body doesn't imply it.
+        ("POST", "/v1/b/cancel", None),
+        ("POST", "/v1/b/cancel", {}),
+        ("DELETE", CONTENT, None),
+    ],
+)
+def test_a_request_that_the_gateway_drops_becomes_a_job_with_its_method(
+    method: str, target: str, body: Any
+) -> None:
+    call = convert_to_job(request(method, target, body))
+    assert (call.input, call.kind) == (method_input(target, method, body), WHOLE)
+    assert not call.is_read_only
 
 
 @pytest.mark.parametrize(("value", "expected"), [("1", {"receipt": True}), ("0", {})])
@@ -133,8 +105,7 @@ def test_the_header_for_a_receipt_becomes_a_key_of_the_job(
     value: str, expected: dict[str, Any]
 ) -> None:
     headers = {"x-receipt": value}
-    call = convert_request(request("POST", "/v1/chat/completions", CHAT, **headers), "abc")
-    assert isinstance(call, JobRequest)
+    call = convert_to_job(request("POST", "/v1/chat/completions", CHAT, **headers))
     assert call.input == {**openai_input("/v1/chat/completions", CHAT), **expected}
 
 
@@ -212,18 +183,11 @@ def test_anthropics_files_are_refused_in_its_format() -> None:
 def test_only_uploads_may_be_forms() -> None:
     for path in ("/v1/chat/completions", "/v1/batches/b/cancel"):
         with pytest.raises(Refusal, match="Send the body as JSON") as raised:
-            convert_request(
-                request("POST", path, b"a", **{"content-type": "multipart/form-data; boundary=b"}),
-                "abc",
-            )
+            convert_request(request("POST", path, b"a", **FORM), "abc")
         assert raised.value.status == 415
 
 
 def test_the_worker_refuses_the_routes_of_openai_that_take_other_forms() -> None:
     for path in ("/v1/audio/transcriptions", "/v1/images/edits", "/uploads/u/parts", "/v1/videos"):
-        call = convert_request(
-            request("POST", path, b"a", **{"content-type": "multipart/form-data; boundary=b"}),
-            "abc",
-        )
-        assert isinstance(call, JobRequest)
+        call = convert_to_job(request("POST", path, b"a", **FORM))
         assert call.input == method_input(path, "POST")
