@@ -14,9 +14,9 @@ from support.effort import loop_iterations
 from support.volume.files import make_files
 
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
-from worker.files import DAY_S, FILE_PREFIX, Files, StoredFile
-from worker.files.storage import FileDirectories
+from worker.files import DAY_S, FILE_PREFIX, METADATA, Files, StoredFile
 from worker.volume import Volume, ids
+from worker.volume.pages import TimeIndex
 
 
 def receive(files: Files, content: bytes = b"abc", **named: Any) -> StoredFile:
@@ -89,12 +89,16 @@ def test_a_file_of_the_maximum_size_is_received_and_a_larger_one_is_refused(
     assert paths_in(stored_files) == before
 
 
-def add_files(directories: FileDirectories, count: int) -> None:
+def index_of(volume: Volume) -> TimeIndex:
+    return TimeIndex(volume.worker_path("index/files"))
+
+
+def add_files(volume: Volume, count: int) -> None:
     """Create empty files, one a second until now."""
-    now = int(time.time())
+    now, root, index = int(time.time()), volume.worker_path("files"), index_of(volume)
     for age in range(count):
         id = ids.new_id("file-")
-        (directories.root / id).mkdir(parents=True)
+        (root / id).mkdir(parents=True)
         file = StoredFile(
             id=id,
             bytes=0,
@@ -103,7 +107,8 @@ def add_files(directories: FileDirectories, count: int) -> None:
             purpose="batch" if age % 2 else "vision",
             expires_at=None,
         )
-        directories.write_metadata(directories.root / id, file)
+        (root / id / METADATA).write_text(file.model_dump_json())
+        index.add(file.index_entry)
 
 
 @pytest.mark.parametrize("purpose", [None, "batch"])
@@ -112,7 +117,7 @@ def test_a_page_of_many_files_costs_as_much_as_one_of_few(
 ) -> None:
     def measure(count: int) -> float:
         volume = Volume(tmp_path / str(count))
-        add_files(FileDirectories(volume), count)
+        add_files(volume, count)
         files = make_files(volume)
         middle = files.list(limit=count // 2).data[-1].id
         page = partial(files.list, limit=5, purpose=purpose)
@@ -125,10 +130,8 @@ def test_a_page_of_many_files_costs_as_much_as_one_of_few(
 
 def test_an_object_that_was_created_twice_is_listed_once(files: Files) -> None:
     stored = receive(files)
-    directories = FileDirectories(files.volume)
     slower = stored.model_copy(update={"created_at": stored.created_at - 5})
-    with directories.create(stored.id) as folder:
-        directories.write_metadata(folder, slower)
+    index_of(files.volume).add(slower.index_entry)
     assert [file.created_at for file in files.list().data] == [stored.created_at]
 
 

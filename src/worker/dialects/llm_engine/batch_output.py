@@ -12,8 +12,7 @@ from msgspec import Raw, Struct
 
 from worker.batches.record import OutputFactory, StoredBatch
 from worker.errors import Conflict, InvalidInput, OnOtherVolume
-from worker.files import Files
-from worker.files.storage import equals_chunks
+from worker.files import Files, equals_chunks
 from worker.json_lines import encode_line
 from worker.validation import name_field_in_errors
 from worker.volume import translate_os_errors

@@ -15,8 +15,7 @@ from pydantic import Field
 from worker.chunking import PIECES_LIMIT_BYTES
 from worker.dialects.openai.listing import PageQuery, make_list_object
 from worker.errors import AnswerTooLarge, InvalidInput, field_error
-from worker.files import FILE_PREFIX, Files, StoredFile
-from worker.files.storage import DEFAULT_PURPOSE, Purpose
+from worker.files import DEFAULT_PURPOSE, FILE_PREFIX, Files, Purpose, StoredFile
 from worker.job.batch import ExpiresAfter
 from worker.routes.answer import json_size
 from worker.routes.kinds import input_file_ids_in_use
