@@ -5,7 +5,6 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 from worker.errors import VolumeError
 from worker.files import Files
@@ -38,9 +37,14 @@ def sweep(settings: Settings) -> int:
     volume = Volume.from_settings(settings)
     with translate_os_errors():
         # There is nothing to do without a volume, or if the worker stored nothing on it.
-        directory = volume.root.is_dir() and volume.worker_path("")
-        if not directory or not directory.is_dir() or not _claim_sweep(directory / MARK_NAME):
+        if not volume.root.is_dir() or not volume.worker_path("").is_dir():
             return 0
+        mark = volume.worker_path(MARK_NAME)
+        # A mark in the future was set by a machine with a wrong clock.
+        if mark.exists() and abs(time.time() - mark.stat().st_mtime) < PERIOD_S:
+            return 0
+        # From here on, no other worker sweeps.
+        mark.touch()
 
     def sweep_files() -> int:
         # If the files in use are unknown, remove none.
@@ -51,25 +55,13 @@ def sweep(settings: Settings) -> int:
         partial(sweep_receipts, settings),
         *(each.sweep for each in kinds.existing_record_collections(settings)),
     )
-    return sum(map(_sweep_part, parts))
-
-
-def _sweep_part(part: Callable[[], int]) -> int:
-    """Run a part of the sweep; return the number of removed objects, 0 if the volume fails."""
-    try:
-        return part()
-    except VolumeError as error:
-        log.warning("%s: %s", FAILURE_MESSAGE, error)
-        return 0
-
-
-def _claim_sweep(mark: Path) -> bool:
-    """Return whether a sweep is due; if so, mark it as done, so that no other worker sweeps."""
-    # A mark in the future was set by a machine with a wrong clock.
-    if mark.exists() and abs(time.time() - mark.stat().st_mtime) < PERIOD_S:
-        return False
-    mark.touch()
-    return True
+    removed = 0
+    for part in parts:
+        try:
+            removed += part()
+        except VolumeError as error:
+            log.warning("%s: %s", FAILURE_MESSAGE, error)
+    return removed
 
 
 def _keep_sweeping(settings: Settings) -> None:

@@ -123,7 +123,9 @@ class Quota:
         if started_at <= self._valid_until and not (is_full and started_at > self._recheck_at):
             return
         with translate_os_errors():
-            adapters = [path for path in _visible_paths(self._adapters) if _is_trained(path)]
+            adapters = [
+                path for path in _visible_paths(self._adapters) if (path / ORIGIN_FILE).exists()
+            ]
             self._total = sum(map(_directory_size, (*self._directories, *adapters)))
             self._files = len(_visible_paths(self._directories[0] / "files"))
             self._trained_adapters = len(adapters)
@@ -139,10 +141,6 @@ def too_many_error(maximum: int, noun: str) -> VolumeError:
         f"the volume has {maximum:,} {noun}, the maximum (FILES_MAX_COUNT): delete some of them, "
         "or wait until some expire"
     )
-
-
-def _is_trained(adapter: Path) -> bool:
-    return (adapter / ORIGIN_FILE).exists()
 
 
 def _visible_paths(directory: Path) -> list[Path]:

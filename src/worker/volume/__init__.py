@@ -1,7 +1,11 @@
-"""Paths on the network volume, and functions that write files to it.
+"""The network volume, on which the workers of an endpoint keep data together.
 
-Each file has only one writer at a time. Most files are written under a temporary name that is then
-renamed. Others are only appended to, and leases are rewritten in place.
+``Volume`` resolves the paths that callers name, and has those of the worker's own data. Each file
+has only one writer at a time: most files and directories appear complete under their names
+(``durable``), others are only appended to, and leases are rewritten in place (``lease``). An object
+has an id that can't be guessed (``ids``), and that says on which of several volumes it is
+(``location``). Lists of objects are read from indexes (``pages``). ``adapters`` finds LoRA
+adapters, and ``links`` signs URLs of files.
 """
 
 import contextlib
