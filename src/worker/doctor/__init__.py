@@ -62,9 +62,6 @@ def main(raw_settings: RawSettings, gpu: str = "", prices: str = "") -> int:
 
     ``gpu`` is the value of ``--gpu``: GPUs to judge instead of this machine's. ``prices`` is the
     path of a file with their prices per hour; empty without one.
-
-    Raises:
-        StartFailed: The GPUs don't exist, or the file of prices is invalid.
     """
     # Hide the log of the startup's phases, and report vLLM's refusals only as findings.
     logging.getLogger("worker").setLevel(logging.WARNING)

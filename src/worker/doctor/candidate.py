@@ -89,9 +89,8 @@ class Candidate:
     def cache_plan(self, tensor_parallel: int = 1, gpu: Gpu | None = None) -> KvCachePlan:
         """Return vLLM's cache plan for the model; it is computed once for GPUs of the same kind.
 
-        Args:
-            tensor_parallel: Number of GPUs, or of processes on a CPU, that share every layer.
-            gpu: One of the GPUs; None for this machine's.
+        ``tensor_parallel`` GPUs, or processes on a CPU, share every layer. ``gpu`` is one of the
+        GPUs; None for this machine's.
 
         Raises:
             StartFailed: vLLM refuses the model, or (MachineUnfit) can't build it on this machine.

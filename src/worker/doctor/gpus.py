@@ -155,11 +155,7 @@ def pool_choices(count: int = 1) -> list[GpuChoice]:
 
 
 def parse_choice(text: str) -> GpuChoice:
-    """Parse a pool or a type of GPU with an optional count, such as ``A40x2``.
-
-    Raises:
-        StartFailed: There is no such GPU; the message suggests the nearest names.
-    """
+    """Parse a pool or a type of GPU with an optional count, such as ``A40x2``."""
     counted = _NAME_AND_COUNT.fullmatch(text.strip())
     name, count = (counted[1].strip(), int(counted[2])) if counted else (text.strip(), 1)
     if pool := next((pool for pool in POOLS if pool.id == name.upper()), None):
@@ -180,11 +176,7 @@ def min_gpu_count(options: Mapping[str, str]) -> int:
 
 
 def read_prices(path: Path) -> Mapping[str, float]:
-    """Read prices per hour by pool from a JSON file, or from TOML if it is named ``*.toml``.
-
-    Raises:
-        StartFailed: The file can't be read or its content is invalid.
-    """
+    """Read prices per hour by pool from a JSON file, or from TOML if it is named ``*.toml``."""
     try:
         text = path.read_text(encoding="utf-8")
         prices = _PRICES.validate_python(
@@ -253,12 +245,9 @@ _LEVELS = {
 class Verdict:
     """A judgment on whether a model fits on GPUs.
 
-    Attributes:
-        choice: The GPUs.
-        fit: Whether the model fits on them.
-        reason: The calculation, or the reason why the model does not fit.
-        context: Number of tokens of the longest text that fits; 0 if it is unknown.
-        concurrency: Number of texts of that length that fit concurrently.
+    ``reason`` is the calculation, or why the model does not fit. ``context`` is the number of
+    tokens of the longest text that fits; 0 if it is unknown. ``concurrency`` texts of that length
+    fit concurrently.
     """
 
     choice: GpuChoice

@@ -183,10 +183,8 @@ def _judge_weights(
 def describe_doubt(models: Sequence[Candidate], weights: SizeRange, *, is_close: bool) -> str:
     """Return the reasons why the memory that models need is not known exactly.
 
-    Args:
-        models: The models that share the memory.
-        weights: The bytes of the weights of all of them.
-        is_close: Whether even the smallest size only fits if the other estimates are too large.
+    ``weights`` are of all of them. ``is_close`` means that even the smallest size only fits if the
+    other estimates are too large.
     """
     reasons = []
     if weights.low < weights.high:

@@ -101,7 +101,10 @@ class Model:
 
 
 class BaseModelHandle(Protocol):
-    """A base model and its adapters on the network volume; its coroutines run on ``loop``."""
+    """A base model and its adapters on the network volume; its coroutines run on ``loop``.
+
+    They raise a ``WorkerError`` for an adapter that is unknown, broken or made for another model.
+    """
 
     model: Model
     loop: asyncio.AbstractEventLoop
@@ -129,26 +132,16 @@ class BaseModelHandle(Protocol):
         """
 
     async def check_adapter(self, directory: Path) -> None:
-        """Check an adapter by the same rules as when it is loaded.
+        """Check an adapter by the same rules as when it is loaded."""
 
-        Raises:
-            InvalidInput: The adapter is broken or made for another model, or the model can't serve
-                adapters.
-        """
-
-    async def unload_adapter(self, name: str) -> None:
-        """Unload an adapter.
-
-        Raises:
-            WorkerError: No adapter with this name is loaded, or it can't be unloaded.
-        """
+    async def unload_adapter(self, name: str) -> None: ...
 
 
 class Engine(BaseModelHandle, Protocol):
     """A loaded model: generation for raw jobs, and vLLM's own server, called in this process.
 
-    Its generators also run on ``loop``. Methods raise ``EngineDead`` if they fail because the
-    engine is dead.
+    Its generators also run on ``loop``. Methods raise a ``WorkerError`` if they refuse a request,
+    and ``EngineDead`` if they fail because the engine is dead.
     """
 
     def suspend(
@@ -199,14 +192,14 @@ class Engine(BaseModelHandle, Protocol):
         Args:
             path: The path, without a query string.
             body: The JSON body of a POST request; None to send a GET request.
-            request_id: The id of the request, which is passed to vLLM.
+            request_id: The id that is passed to vLLM.
             usage: Token counts to fill in at the end, if vLLM's server counts tokens on this route.
             shape: The shape of the body, by which its texts and media are limited.
             take_part: Function that may take parts of the body; see ``asgi.call_app``.
 
         Raises:
-            WorkerError: The request is refused, or the engine is dead. A refusal can also be a
-                response with a status of 400 or more, or an error event in a stream.
+            WorkerError: The request is refused. A refusal can also be a response with a status of
+                400 or more, or an error event in a stream.
         """
 
     def generate(
@@ -216,24 +209,13 @@ class Engine(BaseModelHandle, Protocol):
 
         Set ``in_list`` for the items of a list: they are tokenized one at a time, so that they
         don't delay other requests.
-
-        Raises:
-            WorkerError: The request is refused, or the engine is dead.
         """
 
     async def check_job(self, job: RawJob) -> None:
-        """Validate everything in a job except its prompt.
-
-        Raises:
-            WorkerError: The sampling parameters are refused, or the model or adapter is unknown.
-        """
+        """Validate everything in a job except its prompt."""
 
     async def load_adapter(self, name: str) -> None:
-        """Load the current version of an adapter from the volume, unless it is already loaded.
-
-        Raises:
-            WorkerError: The adapter does not exist or is broken.
-        """
+        """Load the current version of an adapter from the volume, unless it is already loaded."""
 
 
 class Engines:
@@ -261,11 +243,7 @@ class Engines:
 
     @property
     def main_engine(self) -> Engine:
-        """The main model's engine.
-
-        Raises:
-            NoEngine: This worker only trains.
-        """
+        """The main model's engine; raises ``NoEngine`` if this worker only trains."""
         if not self.has_engine:
             raise NoEngine
         return self._engines[0]

@@ -175,11 +175,9 @@ def plan_kv_cache(
 ) -> KvCachePlan:
     """Build a model without weights and collect the cache specifications of its layers.
 
-    Args:
-        arguments: Arguments whose model is a directory with at least a config.json.
-        architectures: The architectures in config.json.
-        tensor_parallel_size: Number of GPUs that share every layer.
-        gpu: The GPU to plan for, if this machine doesn't have it; None to plan for this machine.
+    The model is a directory with at least a config.json, which lists the architectures.
+    ``tensor_parallel_size`` GPUs share every layer. ``gpu`` is a GPU that this machine doesn't
+    have; None to plan for this machine.
 
     Raises:
         StartFailed: vLLM refuses the model, or the arguments for it.

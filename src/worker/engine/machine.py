@@ -56,10 +56,8 @@ class Machine:
 def simulate_gpu(gpu: Gpu, *, as_cuda: bool = False) -> Iterator[None]:
     """Make vLLM create configurations as on a GPU that this machine doesn't have.
 
-    Args:
-        gpu: The GPU to simulate.
-        as_cuda: Whether vLLM's platform also identifies itself as CUDA. Modules that are imported
-            during the block would then look for GPU kernels.
+    With ``as_cuda``, vLLM's platform also identifies itself as CUDA. Modules that are imported
+    during the block would then look for GPU kernels.
     """
     from vllm.platforms import interface  # noqa: PLC0415 - not before the ports are open
 

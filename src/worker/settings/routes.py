@@ -94,10 +94,8 @@ GROUP_NAMES = (*ROUTES_BY_GROUP, LONG_WORK)
 def find_disabled(names: tuple[str, ...]) -> frozenset[str]:
     """Return the routes ("GET /v1/files") and the kinds of jobs ("batch") that names disable.
 
-    A name is a group, a route, or a path, which stands for its routes with all methods.
-
-    Raises:
-        ValueError: A name is unknown; the message has a similar one, or all groups.
+    A name is a group, a route, or a path, which stands for its routes with all methods. For another
+    name, the message of the ``ValueError`` has a similar one, or all groups.
     """
     disabled: set[str] = set()
     for name in names:

@@ -150,12 +150,9 @@ class Options:
     ) -> ParsedOptions:
         """Convert settings into vLLM's arguments, validating each value separately.
 
-        Args:
-            values: Non-blank strings by option name (``RawSettings.main_options``); other names are
-                ignored.
-            prefix: The prefix of the engine's settings; blank for the main model's engine.
-            gpu_share: The default share of a GPU's memory.
-            extra_args: The words of VLLM_EXTRA_ARGS, which override the values.
+        ``values`` are strings by option name that are not blank; other names are ignored.
+        ``gpu_share`` is the default share of a GPU's memory. ``extra_args``, the words of
+        VLLM_EXTRA_ARGS, override the values.
         """
         mistakes: list[Mistake] = []
         accepted = self._filter_valid_values(values, mistakes)

@@ -134,10 +134,6 @@ class Start:
 
         With ``offline``, libraries make no requests to the hub if the store looks for all
         artifacts. The store itself may still download them.
-
-        Raises:
-            SettingsError: One or more settings are wrong.
-            StartFailed: vLLM can't run here, or a model can't be found or downloaded.
         """
         settings = self.settings
         with (

@@ -99,10 +99,7 @@ class EngineArtifacts:
     def fetch_artifacts_in_settings(self) -> list[ArtifactLocation]:
         """Wait for the artifacts in the settings and in their configs; return their locations.
 
-        Raises:
-            ModelUnavailable: An artifact can't be found or downloaded.
-            StartFailed: There are artifacts that only vLLM can find, or there are none, or a
-                download stopped before it was complete.
+        Raises ``StartFailed`` if only vLLM can find one of them, or if there are none.
         """
         adds_artifacts = _OTHER_ARTIFACT_OPTIONS & self._raw.extra_options.keys()
         if self._vllm_artifacts or not self._artifacts or adds_artifacts:
@@ -134,12 +131,7 @@ class EngineArtifacts:
         return locations
 
     def locate_artifacts(self, extra: Sequence[Artifact] = ()) -> dict[Artifact, ArtifactLocation]:
-        """Wait for the artifacts in the settings, in ``extra``, and in the configs of both.
-
-        Raises:
-            ModelUnavailable: An artifact can't be found or downloaded.
-            StartFailed: A download stopped before it was complete.
-        """
+        """Wait for the artifacts in the settings, in ``extra``, and in the configs of both."""
         locations = self._first_download.wait_for_locations()
         while True:
             referenced = [

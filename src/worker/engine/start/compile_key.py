@@ -30,12 +30,9 @@ def model_info_cache_key(models: Sequence[str]) -> str:
 def compiled_code_key(configurations: Sequence[Any], machine: Machine) -> str:
     """Return the cache key for the code that is compiled for engines.
 
-    The key covers the same data as the hashes of vLLM's own cache. That includes the model's path,
-    so the same model in another directory has another key.
-
-    Args:
-        configurations: vLLM's configurations, before an engine starts.
-        machine: The machine that the engines run on.
+    ``configurations`` are vLLM's, before an engine starts. The key covers the same data as the
+    hashes of vLLM's own cache. That includes the model's path, so the same model in another
+    directory has another key.
     """
     gpus = [gpu.name for gpu in machine.gpus]
     devices = f"{len(gpus)}x-{'-'.join(dict.fromkeys(gpus))}" if gpus else "cpu"

@@ -188,11 +188,6 @@ async def warm_up(engine: InProcessEngine, arguments: EngineArguments) -> None:
     """Send first requests to an engine, to initialize everything before the first job.
 
     Models that generate get a raw and an OpenAI request, models that embed a raw one, others none.
-
-    Raises:
-        StartFailed: A request is refused, or the server responds with an error status.
-        EngineDead: A request has killed the core.
-        Exception: The code of the model or of its tokenizer fails.
     """
     if not {"generate", "embed"} & engine.model.tasks:
         # No single request is valid for all models that classify or score.

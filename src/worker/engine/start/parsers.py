@@ -59,12 +59,7 @@ FAMILIES = [*_read_families()]
 
 @dataclass(frozen=True)
 class RecognizedFamily:
-    """The family that was recognized for a model, which determines the parsers.
-
-    Attributes:
-        family: The family of the model; None if it is unknown.
-        reason: How the family was recognized, or why it is unknown.
-    """
+    """The family that was recognized for a model, and how; None, and why not, if it is unknown."""
 
     family: ModelFamily | None
     reason: str

@@ -36,10 +36,7 @@ _HEADER_FORMATS = frozenset({"auto", "hf", "safetensors", "pt", "mistral"})
 def rehearse_core(arguments: EngineArguments, start: Start) -> None:
     """Check the first request of an engine, and its weights and adapters if this is its machine.
 
-    Raises:
-        StartFailed: A check refuses the model, or a part of it.
-        CoreFailed: The core would fail; with its error.
-        Exception: vLLM or the code of the model refuses something else.
+    Like the checks of ``tables.CORE_CHECKS``, it raises any error.
     """
     config = arguments.config
     model, tasks = config.model_config, _find_tasks(arguments)
