@@ -37,6 +37,7 @@ from worker.settings.values import format_value, redact_command_line, redact_jso
 UNSET_VALUES = {("MAX_NUM_BATCHED_TOKENS", "0"), ("LORA_MODULES", "[]")}
 
 _NO_SOCKET = "vLLM's server runs inside the worker, without a socket of its own"
+
 # Options that make no sense in a worker, which ignores them or refuses them in VLLM_EXTRA_ARGS.
 UNSUPPORTED_OPTIONS = dict.fromkeys(
     """
@@ -52,6 +53,7 @@ UNSUPPORTED_OPTIONS = dict.fromkeys(
     """.split(),
     "a worker runs on one machine",
 )
+
 # All options of vLLM that settings can't set. Two of them are secrets that vLLM must not receive:
 # HF_TOKEN is passed to the hub's library in the environment, and SERVE_API_KEY replaces api_key.
 EXCLUDED_OPTIONS = (
@@ -59,6 +61,7 @@ EXCLUDED_OPTIONS = (
     | UNSUPPORTED_OPTIONS.keys()
     | {"api_key", "hf_token"}
 )
+
 # Options that vLLM's parser accepts but that have no effect in a worker or at all, with reasons.
 INEFFECTIVE_OPTIONS = dict.fromkeys(
     """
@@ -77,6 +80,7 @@ INEFFECTIVE_OPTIONS = dict.fromkeys(
     """.split(),
     "vLLM itself ignores it",
 )
+
 # Options that have no effect unless another option is set, with that option.
 PREREQUISITES = {
     "FULLY_SHARDED_LORAS": "ENABLE_LORA",
