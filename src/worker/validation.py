@@ -128,19 +128,6 @@ def name_field_in_errors(name: str) -> Iterator[None]:
         raise
 
 
-def param_error(name: str, message: str, container: str, *, add_name: bool = True) -> InvalidInput:
-    """Return the error for a sampling parameter.
-
-    Args:
-        name: Name of the parameter.
-        message: Description of the mistake.
-        container: Name of the object with the parameter, to precede its name; empty for the body.
-        add_name: Whether to put the name in front of the message, which otherwise contains it.
-    """
-    path = ".".join(filter(None, (container, name if add_name else "")))
-    return InvalidInput(f"{path}: {message}" if path else message, param=name)
-
-
 def unknown_key_message(
     key: str, known_keys: Iterable[str], key_hints: Mapping[str, str] | None = None
 ) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.engine import Model
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, field_error
 from worker.files import FILE_PREFIX
 from worker.fine_tunes.hyperparameters import parse_hyperparameters
 from worker.fine_tunes.record import FineTune, FineTunes
@@ -111,20 +111,18 @@ class FineTuneCreator:
             return names[0]
         if name in adapters:
             message = f"{name!r} is an adapter: a fine-tune begins with a base model, {names[0]}"
-            raise _invalid_field_error("model", message)
-        raise _invalid_field_error(
-            "model", f"there is no base model {name!r}; this worker has {names[0]}"
-        )
+            raise field_error("model", message)
+        raise field_error("model", f"there is no base model {name!r}; this worker has {names[0]}")
 
     def _wandb_options(self, request: FineTuneRequest) -> dict[str, Any] | None:
         if request.wandb_options is None:
             return None
         if importlib.util.find_spec(_WANDB_PACKAGE) is None:
             message = f"this worker has no package {_WANDB_PACKAGE}: leave the integration out"
-            raise _invalid_field_error("integrations", message)
+            raise field_error("integrations", message)
         if not self.has_wandb_key:
             message = "this worker has no key of Weights & Biases: its operator sets WANDB_API_KEY"
-            raise _invalid_field_error("integrations", message)
+            raise field_error("integrations", message)
         return request.wandb_options
 
     def _store_rows(self, request: FineTuneRequest, id: str) -> tuple[str, str | None]:
@@ -148,10 +146,6 @@ class FineTuneCreator:
         if request.validation_file is None:
             return training, None
         return training, find_or_create("validation_file", request.validation_file, validation_id)
-
-
-def _invalid_field_error(field: str, reason: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {reason}", param=field)
 
 
 def model_directory(model: Model) -> Path:

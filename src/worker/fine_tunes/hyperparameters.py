@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, field_error
 from worker.fine_tunes.spec import Hyperparameters, Lora
 from worker.validation import drop_nulls, to_invalid_input, unknown_key_message
 
@@ -71,9 +71,7 @@ def parse_hyperparameters(
         if (name := FIELD_NAMES.get(key)) is None:
             raise _unknown_key_error(key, FIELD_NAMES, parent)
         if name in fields:
-            raise _invalid_field_error(
-                field, f"{fields[name]} has the same meaning: use one of them"
-            )
+            raise field_error(field, f"{fields[name]} has the same meaning: use one of them")
         if value != AUTO:
             fields[name], values[name] = field, _parse_value(key, value, field)
     lora = values.get("lora", {})
@@ -84,7 +82,7 @@ def parse_hyperparameters(
         raise to_invalid_input(error, aliases=fields) from None
     if (rank := parsed.lora.r) > max_rank:
         message = f"{rank} is more than this endpoint serves: {max_rank} (MAX_LORA_RANK)"
-        raise _invalid_field_error(f"{fields['lora']}.r", message)
+        raise field_error(f"{fields['lora']}.r", message)
     # By default, ``lora_alpha`` is twice the rank.
     if "lora_alpha" in lora:
         return parsed
@@ -97,14 +95,14 @@ def _parse_value(key: str, value: Any, field: str) -> Any:
     if key == PEFT:
         return _parse_lora(value, field)
     if isinstance(value, bool):
-        raise _invalid_field_error(field, "a number")
+        raise field_error(field, "a number")
     return _learning_rate_from_multiplier(value, field) if key == MULTIPLIER else value
 
 
 def _parse_lora(config: Any, parent: str) -> dict[str, Any]:
     """Return the adapter's parameters from a ``peft_config``, by the names of ``Lora``."""
     if not isinstance(config, dict):
-        raise _invalid_field_error(parent, "an object with parameters of PEFT's LoraConfig")
+        raise field_error(parent, "an object with parameters of PEFT's LoraConfig")
     values: dict[str, Any] = {}
     for key, raw in drop_nulls(config).items():
         field = f"{parent}.{key}"
@@ -114,13 +112,11 @@ def _parse_lora(config: Any, parent: str) -> dict[str, Any]:
         elif key not in {*REQUIRED_VALUES, *UNSUPPORTED}:
             raise _unknown_key_error(key, (*Lora.model_fields, *REQUIRED_VALUES), parent)
         elif key in REQUIRED_VALUES and value != REQUIRED_VALUES[key]:
-            raise _invalid_field_error(
+            raise field_error(
                 field, f"only {REQUIRED_VALUES[key]!r}: vLLM serves no other adapters"
             )
         elif key in UNSUPPORTED and value not in (False, [], {}):
-            raise _invalid_field_error(
-                field, "such adapters can't be trained here and served: leave it out"
-            )
+            raise field_error(field, "such adapters can't be trained here and served: leave it out")
     return values
 
 
@@ -129,7 +125,7 @@ def _parse_lora_value(key: str, value: Any, field: str) -> Any:
         return _parse_target_modules(value, field)
     is_flag = key == "use_rslora"
     if isinstance(value, bool) != is_flag:
-        raise _invalid_field_error(field, "true or false" if is_flag else "a number")
+        raise field_error(field, "true or false" if is_flag else "a number")
     return value
 
 
@@ -141,7 +137,7 @@ def _parse_target_modules(value: Any, field: str) -> tuple[str, ...] | None:
     is_list = isinstance(names, list) and 0 < len(names) <= MAX_MODULES
     if is_list and all(map(_is_module_name, names)):
         return tuple(dict.fromkeys(names))
-    raise _invalid_field_error(
+    raise field_error(
         field,
         f'up to {MAX_MODULES} names of layers, for example ["q_proj", "v_proj"], or "all-linear"',
     )
@@ -157,14 +153,10 @@ def _learning_rate_from_multiplier(value: Any, field: str) -> float:
     try:
         return float(value) * LEARNING_RATE
     except (TypeError, ValueError, OverflowError):
-        raise _invalid_field_error(field, 'a number above 0, or "auto"') from None
+        raise field_error(field, 'a number above 0, or "auto"') from None
 
 
 def _unknown_key_error(key: str, known_keys: Iterable[str], parent: str) -> InvalidInput:
     field = f"{parent}.{key}"
     known_fields = [f"{parent}.{name}" for name in known_keys]
     return InvalidInput(unknown_key_message(field, known_fields), param=field)
-
-
-def _invalid_field_error(field: str, reason: str) -> InvalidInput:
-    return InvalidInput(f"{field}: {reason}", param=field)

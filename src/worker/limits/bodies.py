@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from worker.chunking import RESULT_LIMIT_BYTES
-from worker.errors import InputTooLarge, InvalidInput
+from worker.errors import InputTooLarge, InvalidInput, field_error
 from worker.limits import parameters, work
 from worker.limits.parameters import STRUCTURED_OUTPUTS
 from worker.media import walker
@@ -172,19 +172,18 @@ def _check_operator_keys(body: Mapping[str, Any], settings: Settings) -> None:
     arguments = body.get(VLLM_XARGS)
     names = arguments.keys() - {*settings.allowed_xargs} if isinstance(arguments, dict) else ()
     for name in sorted(names):
-        raise _key_error(VLLM_XARGS, name, "it is not among those that ALLOWED_XARGS names")
+        raise field_error(
+            f"{VLLM_XARGS}.{name[:MAX_KEY_LENGTH]}",
+            "it is not among those that ALLOWED_XARGS names",
+        )
     kwargs = body.get(TEMPLATE_KWARGS)
     for name in sorted(RESERVED_TEMPLATE_NAMES & kwargs.keys() if isinstance(kwargs, dict) else ()):
-        raise _key_error(TEMPLATE_KWARGS, name, "not allowed in a request: vLLM sets it itself")
+        raise field_error(
+            f"{TEMPLATE_KWARGS}.{name}", "not allowed in a request: vLLM sets it itself"
+        )
     structured = body.get(STRUCTURED_OUTPUTS)
     for name in structured if isinstance(structured, dict) else ():
         if name.startswith("_"):
-            raise _key_error(STRUCTURED_OUTPUTS, name, "unknown key")
+            raise field_error(f"{STRUCTURED_OUTPUTS}.{name[:MAX_KEY_LENGTH]}", "unknown key")
     if body.get("encoding_format") in BINARY_ENCODINGS:
-        message = "encoding_format: float or base64, since answers are JSON"
-        raise InvalidInput(message, param="encoding_format")
-
-
-def _key_error(holder: str, name: str, message: str) -> InvalidInput:
-    place = f"{holder}.{name[:MAX_KEY_LENGTH]}"
-    return InvalidInput(f"{place}: {message}", param=place)
+        raise field_error("encoding_format", "float or base64, since answers are JSON")

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from worker.validation import drop_nulls, param_error
+from worker.errors import InvalidInput, field_error
+from worker.validation import drop_nulls
 
 # Kinds of constraints, by vLLM's names. A request has at most one kind.
 CONSTRAINT_KINDS = frozenset("json regex choice grammar json_object structural_tag".split())
@@ -161,7 +162,7 @@ def check_parameter_bounds(params: Mapping[str, Any], holder: str) -> None:
     """
     for name in BOUNDS.keys() & params.keys():
         if message := BOUNDS[name].violation_message(params[name]):
-            raise param_error(name, message, holder)
+            raise field_error(name, message, holder)
 
 
 def remove_duplicate_items(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,7 +211,7 @@ def normalize_structured_outputs(params: Mapping[str, Any], holder: str) -> dict
     found = {name: (name, params[name]) for name in sorted(params.keys() & GUIDED_KEYS)}
     for name in sorted(params.keys() & GUIDED_OBJECTS):
         if not isinstance(params[name], dict):
-            raise param_error(name, "an object", holder)
+            raise field_error(name, "an object", holder)
         nested = _without_removed_parameters(drop_nulls(params[name]), holder)
         found |= {f"{name}.{key}": (key, value) for key, value in nested.items()}
 
@@ -223,15 +224,20 @@ def normalize_structured_outputs(params: Mapping[str, Any], holder: str) -> dict
         other, other_value = constraints.setdefault(kind, (name, value))
         if value != other_value:
             message = f"{other} and {name} set the same constraint to different values"
-            raise param_error(name, message, holder, add_name=False)
+            raise _named_error(name, message, holder)
     kinds = [name for kind, (name, _) in constraints.items() if kind in CONSTRAINT_KINDS]
     if len(kinds) > 1:
         message = f"an answer can be constrained by one of {', '.join(kinds)}, not more"
-        raise param_error(kinds[0], message, holder, add_name=False)
+        raise _named_error(kinds[0], message, holder)
 
     others = {k: v for k, v in params.items() if k not in GUIDED_KEYS | GUIDED_OBJECTS}
     structured = {kind: value for kind, (_, value) in constraints.items()}
     return {**others, STRUCTURED_OUTPUTS: structured} if structured else others
+
+
+def _named_error(name: str, message: str, holder: str) -> InvalidInput:
+    """Return the error for a parameter that the message names itself."""
+    return InvalidInput(f"{holder}: {message}" if holder else message, param=name)
 
 
 def _without_removed_parameters(params: Mapping[str, Any], holder: str) -> Mapping[str, Any]:
@@ -241,5 +247,5 @@ def _without_removed_parameters(params: Mapping[str, Any], holder: str) -> Mappi
     }
     for name, replacement in replacements.items():
         if replacement and params[name]:
-            raise param_error(name, f"{name} is gone: {replacement}", holder, add_name=False)
+            raise _named_error(name, f"{name} is gone: {replacement}", holder)
     return {name: params[name] for name in params if not replacements[name]}

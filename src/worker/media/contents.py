@@ -15,7 +15,7 @@ from typing import Any
 
 from PIL import Image
 
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, field_error
 from worker.media.walker import MediaKind
 
 MEGABYTE = 1_000_000
@@ -165,16 +165,14 @@ class MediaBudget:
 
     def unreadable_error(self, expected: str) -> InvalidInput:
         """Return the error for a medium that can't be read."""
-        message = f"{self.name}: can't be read: Input should be {expected}"
-        return InvalidInput(message, param=self.name)
+        return field_error(self.name, f"can't be read: Input should be {expected}")
 
     def _check_limit(self, size: int, limit: int, unit: str, setting: str) -> None:
         if size > limit:
             raise self._limit_error(f"{size:,} {unit}", limit, setting)
 
     def _limit_error(self, size: str, limit: int, setting: str) -> InvalidInput:
-        message = f"{self.name}: {size}, and at most {limit:,} are accepted ({setting})"
-        return InvalidInput(message, param=self.name)
+        return field_error(self.name, f"{size}, and at most {limit:,} are accepted ({setting})")
 
 
 def read_data_url(kind: MediaKind, url: str, budget: MediaBudget) -> tuple[MediaKind, list[bytes]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from worker.errors import InvalidInput
+from worker.errors import field_error
 from worker.media.contents import (
     MediaBudget,
     MediaLimits,
@@ -62,13 +62,15 @@ class MediaLoader:
         if (count := len(media)) > self._limits.parts:
             limit = self._limits.parts
             message = f"{count} media in one request, and at most {limit} are accepted"
-            raise _refusal_error(media[limit], f"{message} (MEDIA_MAX_PARTS)")
+            raise field_error(media[limit].dotted_path, f"{message} (MEDIA_MAX_PARTS)")
         for medium in media:
             if medium.kind not in self._kinds:
                 accepted = " and ".join(["text", *sorted(self._kinds)])
-                raise _refusal_error(medium, f"this model accepts {accepted}")
+                raise field_error(medium.dotted_path, f"this model accepts {accepted}")
             if _is_remote(medium) and not self._limits.allow_remote:
-                raise _refusal_error(medium, "this endpoint accepts media as data: URLs only")
+                raise field_error(
+                    medium.dotted_path, "this endpoint accepts media as data: URLs only"
+                )
         async with self._request_slots:
             values = await self._load_all_media(media)
         return replace_values(body, values) if values else body, True
@@ -88,7 +90,7 @@ class MediaLoader:
             )
             seconds = f"{self._limits.timeout_s:g} seconds (MEDIA_FETCH_TIMEOUT_S)"
             message = f"the media could not be fetched and checked within {seconds}"
-            raise _refusal_error(unfinished, message) from None
+            raise field_error(unfinished.dotted_path, message) from None
         finally:
             for task in tasks:
                 task.cancel()
@@ -106,7 +108,7 @@ class MediaLoader:
             try:
                 file = await self._fetcher.fetch(medium.value, budget)
             except UnusableURL as reason:
-                raise _refusal_error(medium, str(reason)) from None
+                raise field_error(medium.dotted_path, str(reason)) from None
         return await self._run_check_in_thread(
             state, partial(_to_data_url, medium.kind, file, budget)
         )
@@ -151,7 +153,3 @@ def _check_inline_medium(medium: Medium, budget: MediaBudget) -> str | None:
 def _to_data_url(kind: MediaKind, file: bytes, budget: MediaBudget) -> str:
     type_ = check_file(kind, file, budget)
     return f"data:{type_};base64,{base64.b64encode(file).decode()}"
-
-
-def _refusal_error(medium: Medium, reason: str) -> InvalidInput:
-    return InvalidInput(f"{medium.dotted_path}: {reason}", param=medium.dotted_path)

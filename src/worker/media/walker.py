@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from worker.errors import InvalidInput
+from worker.errors import field_error
 
 MediaKind = Literal["image", "video", "audio"]
 # Keys and indexes that lead to a value in a body.
@@ -136,7 +136,7 @@ def _refuse_keys(container: Mapping[str, Any], denied: Mapping[str, str], place:
     for name, value in container.items():
         if name in denied and value is not None:
             field = f"{place}.{name}" if place else name
-            raise InvalidInput(f"{field}: not allowed in a request: {denied[name]}", param=field)
+            raise field_error(field, f"not allowed in a request: {denied[name]}")
 
 
 def _nested_parts(
@@ -172,14 +172,14 @@ def _media_in_part(part: dict[str, Any], path: ValuePath) -> Iterator[Medium]:
     place = ".".join(map(str, path))
     type_ = part.get("type")
     if isinstance(type_, str) and type_ in DENIED_PART_KEYS:
-        message = f"{place}.type: not allowed in a request: {DENIED_PART_KEYS[type_]}"
-        raise InvalidInput(message, param=f"{place}.type")
+        message = f"not allowed in a request: {DENIED_PART_KEYS[type_]}"
+        raise field_error(f"{place}.type", message)
     _refuse_keys(part, DENIED_PART_KEYS, place)
     for key, kind in URL_KINDS.items():
         if part.get(key) is not None:
             yield _url_medium(kind, part[key], (*path, key))
     if isinstance(type_, str) and (key := URL_KEYS.get(type_, "")) and part.get(key) is None:
-        raise _invalid_field_error(f"{place}.{key}", "a URL")
+        raise field_error(f"{place}.{key}", "Input should be a URL")
     if part.get("input_audio") is not None or type_ == "input_audio":
         yield _base64_medium("audio", part.get("input_audio"), (*path, "input_audio"), "format")
     if isinstance(type_, str) and type_ in PART_KINDS:
@@ -196,7 +196,7 @@ def _medium_of_kind(kind: MediaKind, part: dict[str, Any], path: ValuePath) -> M
     if source is not None or not url_keys:
         place = ".".join(map(str, (*path, "source")))
         chat_form = f'{{"type": "{kind}_url", "{kind}_url": {{"url": "data:..."}}}}'
-        raise _invalid_field_error(place, f"{SOURCE_FORM}; in a chat, send {chat_form}")
+        raise field_error(place, f"Input should be {SOURCE_FORM}; in a chat, send {chat_form}")
     return _url_medium(kind, part[url_keys[0]], (*path, url_keys[0]))
 
 
@@ -204,7 +204,7 @@ def _url_medium(kind: MediaKind, value: Any, path: ValuePath) -> Medium:
     if isinstance(value, dict):
         value, path = value.get("url"), (*path, "url")
     if not isinstance(value, str):
-        raise _invalid_field_error(".".join(map(str, path)), "a URL, as a string")
+        raise field_error(".".join(map(str, path)), "Input should be a URL, as a string")
     return Medium(kind, path, value)
 
 
@@ -212,13 +212,9 @@ def _base64_medium(kind: MediaKind, value: Any, path: ValuePath, type_key: str) 
     """Read an object with base64 data and the type of the data."""
     place = ".".join(map(str, path))
     if not isinstance(value, dict) or not isinstance(value.get("data"), str):
-        raise _invalid_field_error(f"{place}.data", "base64, as a string")
+        raise field_error(f"{place}.data", "Input should be base64, as a string")
     type_ = value.get(type_key, "")
     # vLLM writes the type into a ``data:`` URL, where other characters could end the type.
     if not isinstance(type_, str) or not all(c.isalnum() or c in "/.+-" for c in type_):
-        raise _invalid_field_error(f"{place}.{type_key}", "the type of the data")
+        raise field_error(f"{place}.{type_key}", "Input should be the type of the data")
     return Medium(kind, (*path, "data"), value["data"], is_base64=True)
-
-
-def _invalid_field_error(field: str, expected: str) -> InvalidInput:
-    return InvalidInput(f"{field}: Input should be {expected}", param=field)

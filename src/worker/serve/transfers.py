@@ -19,7 +19,7 @@ from starlette.responses import FileResponse, JSONResponse, Response, StreamingR
 from worker.dialects.llm_engine.models import BASE_URL_KEY, DOWNLOAD_PATH, FILE_PATH
 from worker.dialects.openai.files import CONTENT_PATH, FILES_PATH, Upload, file_object
 from worker.dialects.table import find_enabled_route
-from worker.errors import InvalidInput, NoSuchObject, VolumeError
+from worker.errors import InvalidInput, NoSuchObject, VolumeError, field_error
 from worker.files import MEGABYTE, Files
 from worker.job import OpenAIJob
 from worker.routes.route import Route
@@ -171,7 +171,7 @@ def _parse_upload(form: FormData) -> tuple[Upload, UploadFile]:
     """Return the parameters of an upload in a form, and the file."""
     file = form.get("file")
     if not isinstance(file, UploadFile):
-        raise InvalidInput("file: the form has no file with this name", param="file")
+        raise field_error("file", "the form has no file with this name")
     fields: dict[str, Any] = {"filename": file.filename or None}
     expires: dict[str, Any] = {}
     for name, value in form.multi_items():
@@ -179,7 +179,7 @@ def _parse_upload(form: FormData) -> tuple[Upload, UploadFile]:
             key = name.removeprefix(EXPIRY_PREFIX).removesuffix("]")
             expires[key] = int(value) if value.isdecimal() else value
         elif name in JSON_ONLY_FIELDS:
-            raise InvalidInput(f"{name}: a form has its content in file", param=name)
+            raise field_error(name, "a form has its content in file")
         elif name != "file":
             fields[name] = value
     return Upload.from_body({**fields, "expires_after": expires or None}), file

@@ -39,7 +39,7 @@ from worker.engine.seam.protocols import (
     Tokenizer,
 )
 from worker.engine.seam.translation import translate_errors
-from worker.errors import InternalError, InvalidInput, RefusedByEngine
+from worker.errors import InternalError, InvalidInput, RefusedByEngine, field_error
 from worker.job import RawJob
 from worker.job.sampling import Sampling
 from worker.validation import SAMPLING_PARAMS
@@ -144,7 +144,7 @@ class Generation:
             needed = {name: getattr(plan.params, name) for name in ("stop", "bad_words")}
             for name, value in {**needed, "use_beam_search": plan.sampling.use_beam_search}.items():
                 if value:
-                    raise InvalidInput(f"{name}: this worker has no tokenizer", param=name)
+                    raise field_error(name, "this worker has no tokenizer")
         if is_job:  # a script can change its ``SamplingParams`` later, so their plan isn't cached
             self._last_plan = params, is_streamed, plan
         return plan

@@ -17,7 +17,7 @@ from vllm.sampling_params import (
 )
 
 from worker.engine.seam.protocols import EngineInput
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, field_error
 from worker.job import RawJob
 from worker.job.sampling import BEAM_SEARCH_USES, OTHER_API_KEYS, Sampling
 from worker.limits.parameters import (
@@ -26,7 +26,7 @@ from worker.limits.parameters import (
     GUIDED_OBJECTS,
     STRUCTURED_OUTPUTS,
 )
-from worker.validation import MAX_MISTAKES, SAMPLING_PARAMS, param_error, unknown_key_message
+from worker.validation import MAX_MISTAKES, SAMPLING_PARAMS, unknown_key_message
 
 # Fields of ``SamplingParams`` that only the worker or the engine may set.
 INTERNAL_FIELDS = frozenset(
@@ -86,7 +86,7 @@ def plan_job_sampling(
             _refuse_unknown_keys(f"{SAMPLING_PARAMS}.{name}", values[name], known)
     if (interval := values.get("stream_interval")) and is_streamed and interval > MAX_SPLIT_TOKENS:
         message = f"at most {MAX_SPLIT_TOKENS} in a stream"
-        raise param_error("stream_interval", message, SAMPLING_PARAMS)
+        raise field_error("stream_interval", message, SAMPLING_PARAMS)
 
     is_beam_search = sampling.use_beam_search
     sampling.refuse_equal_choices(values.get("temperature", defaults.get("temperature")))
@@ -96,7 +96,7 @@ def plan_job_sampling(
     params.max_tokens = min(params.max_tokens or limit, limit)
     if params.min_tokens > params.max_tokens:
         message = f"more than the {limit:,} tokens that an answer may have"
-        raise param_error("min_tokens", message, SAMPLING_PARAMS)
+        raise field_error("min_tokens", message, SAMPLING_PARAMS)
 
     if is_beam_search:
         default = SamplingParams()
@@ -107,7 +107,7 @@ def plan_job_sampling(
         # accepted.
         if values.get("temperature", 0) not in (0, default.temperature):
             message = "beam search is deterministic: leave it out, or set 0"
-            raise param_error("temperature", message, SAMPLING_PARAMS)
+            raise field_error("temperature", message, SAMPLING_PARAMS)
     elif sampling.is_ranked and params.num_logprobs is None:
         # Ranking needs only the log probabilities of the chosen tokens, without alternatives.
         params.logprobs = 0
@@ -138,7 +138,7 @@ def build_beam_search_params(plan: SamplingPlan, prompt: EngineInput, model_conf
     max_logprobs, width = model_config.max_logprobs, plan.sampling.num_candidates
     if 0 <= max_logprobs < 2 * width:
         message = f"a beam of {width} needs MAX_LOGPROBS={2 * width}"
-        raise param_error("best_of", f"{message}; it is {max_logprobs}", SAMPLING_PARAMS)
+        raise field_error("best_of", f"{message}; it is {max_logprobs}", SAMPLING_PARAMS)
     params = plan.params
     max_tokens = model_config.max_model_len - len(prompt.get("prompt_token_ids", ()))
     # vLLM 0.29 doesn't have this field, and always skips special tokens.
@@ -205,4 +205,4 @@ def _refuse_unknown_keys(holder: str, values: Mapping[str, Any], known: frozense
         raise InvalidInput(f"{holder}: {message}", param=unknown[0])
     if known is NESTED_KEYS[STRUCTURED_OUTPUTS] and not values.keys() & CONSTRAINT_KINDS:
         message = f"one of {', '.join(sorted(CONSTRAINT_KINDS))}"
-        raise param_error(STRUCTURED_OUTPUTS, message, SAMPLING_PARAMS)
+        raise field_error(STRUCTURED_OUTPUTS, message, SAMPLING_PARAMS)

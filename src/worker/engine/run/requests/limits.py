@@ -11,10 +11,9 @@ from worker.engine.run.requests.long_requests import mark_if_long
 from worker.engine.seam.body_errors import invalid_body_error
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import Client, Tokenizer
-from worker.errors import InvalidInput
+from worker.errors import InvalidInput, field_error
 from worker.limits import texts
 from worker.limits.bodies import BodyShape
-from worker.validation import param_error
 
 # Maximum number of items that are left to the validation of vLLM's server.
 MAX_UNCHECKED_ITEMS = 16
@@ -46,7 +45,7 @@ def check_bad_words(words: Any, tokenizer: Tokenizer | None, holder: str = "") -
     params.update_from_tokenizer(tokenizer)
     if (count := sum(map(len, params.bad_words_token_ids or ()))) > limit:
         message = f"{count:,} tokens in all, with and without a space in front; at most {limit:,}"
-        raise param_error("bad_words", message, holder)
+        raise field_error("bad_words", message, holder)
 
 
 def check_items(body: Mapping[str, Any]) -> None:
