@@ -59,6 +59,7 @@ class InProcessEngine:
             max_restarts=settings.max_engine_restarts,
             hang_s=settings.engine_hang_s,
         )
+        # Methods of ``Engine`` that other objects implement; ``_use_core`` sets those of a core.
         self.suspend = healer.suspend
         self.wait_until_resumed = healer.suspension.wait_until_resumed
         self.wait_for_recovery = healer.wait_for_recovery
@@ -120,6 +121,7 @@ class InProcessEngine:
         self.model = describe_model(arguments, frozenset(tasks), server.max_output_tokens)
         self.metrics = core.metrics
         self._server = server
+        # Methods of ``Engine`` that this core's objects implement.
         self.body_keys, self.call = server.body_keys, server.call
         self.generate, self.check_job = generation.generate, generation.check_job
         self.unload_adapter = adapters.unload
