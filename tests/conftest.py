@@ -13,7 +13,7 @@ from support import ROOT
 from support.models.minilm import MODEL
 from support.processes.commands import HOME
 from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
-from support.volume.expired_files import make_used_volume
+from support.volume import make_used_volume
 
 # Examples and their generation may take long on a busy machine.
 hypothesis.settings.register_profile(

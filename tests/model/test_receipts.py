@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from model.conftest import WriteAdapter
 from support.processes.background import poll_until
-from support.volume.receipts import read_receipts
+from support.volume import read_receipts
 
 from llm_worker_client.receipts import sum_receipts
 from worker.app import Worker

@@ -11,7 +11,7 @@ from support.processes.commands import SCRIPT
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory, emulated_endpoint
 from support.processes.http_worker import KEY, ServerProcess
 from support.processes.local_endpoint import LocalEndpoint
-from support.volume.expired_files import make_used_volume
+from support.volume import make_used_volume
 
 
 @pytest.fixture(scope="session")

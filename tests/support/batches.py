@@ -8,7 +8,7 @@ from typing import Any
 
 from support.engine.scripted import CHAT, ScriptedEngine, failure, settings, tokens
 from support.processes.background import poll_until
-from support.volume.records import all_records
+from support.volume import all_records
 from worker.app import Worker
 from worker.batches.record import Batch, Batches
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from support.engine.scripted import ScriptedEngine, settings
 from support.processes.background import wait_until
-from support.volume.receipts import read_receipts
+from support.volume import read_receipts
 
 from llm_worker_client.receipts import sum_receipts
 from worker import receipts as module

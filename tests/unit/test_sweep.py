@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.engine.scripted import settings
 from support.processes.background import HUNG_S
-from support.volume.records import all_records
+from support.volume import all_records
 
 from worker import sweep
 from worker.errors import VolumeError

@@ -16,7 +16,7 @@ from support.batches import file_lines, lines, to_jsonl
 from support.engine.scripted import CHAT, settings
 from support.processes.background import BackgroundProcess
 from support.processes.commands import HOME, SCRIPT, WORKER
-from support.volume.records import all_records
+from support.volume import all_records
 
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report

@@ -21,7 +21,7 @@ from support.batches import file_lines, lines, to_jsonl
 from support.engine.scripted import settings
 from support.processes.background import HUNG_S
 from support.processes.commands import SCRIPT, WORKER
-from support.volume.records import all_records
+from support.volume import all_records
 
 from chaos.long_work.crew import Stuck, make_empty_folder
 from chaos.report import Report, percentile, print_line

@@ -15,7 +15,7 @@ import psutil
 from support.engine.scripted import settings
 from support.processes.commands import SCRIPT, WORKER
 from support.processes.http_worker import ServerProcess
-from support.volume.records import all_records
+from support.volume import all_records
 
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report

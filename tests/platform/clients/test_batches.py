@@ -15,7 +15,7 @@ from support.engine.requests import ENDLESS
 from support.processes.background import wait_until
 from support.processes.http_worker import ServerProcess
 from support.processes.local_endpoint import LocalEndpoint
-from support.volume.expired_files import has_expired_file
+from support.volume import has_expired_file
 
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"
 FINAL_STATUSES = ("completed", "failed", "expired", "cancelled")

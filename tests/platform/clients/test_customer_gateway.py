@@ -23,7 +23,7 @@ from support.clients.proxy import client_proxy
 from support.processes.background import HUNG_S, wait_until
 from support.processes.http_worker import KEY, ServerProcess, start_server
 from support.processes.local_endpoint import READY, local_endpoint
-from support.volume.receipts import read_receipts
+from support.volume import read_receipts
 
 KEYS = {"acme": "sk-of-acme", "zeta": "sk-of-zeta"}
 COUNT: Any = [{"role": "user", "content": "Count to ten."}]

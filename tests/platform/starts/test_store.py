@@ -25,7 +25,7 @@ from support.hub.downloads import (
 from support.hub.server import Hub
 from support.processes.background import start_command, wait_until
 from support.processes.commands import run_command
-from support.volume.disks import fill, mount_disk, remount
+from support.volume import fill, mount_disk, remount
 
 from worker.store import ArtifactLocation
 from worker.store.files import INDEX

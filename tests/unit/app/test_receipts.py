@@ -19,7 +19,7 @@ from support.engine.scripted import (
 )
 from support.engine.yields import failure
 from support.processes.background import poll_until
-from support.volume.receipts import read_receipts
+from support.volume import read_receipts
 
 from worker.errors import EngineDead
 from worker.record import engine_use

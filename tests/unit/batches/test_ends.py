@@ -21,8 +21,7 @@ from support.batches import (
 )
 from support.engine.scripted import CHAT, settings
 from support.processes.background import poll_until
-from support.volume.files import make_quota
-from support.volume.records import all_records
+from support.volume import all_records, make_quota
 
 from worker.batches.parts import LineCounts, PartWriter, part_path
 from worker.batches.record import Batch, Batches

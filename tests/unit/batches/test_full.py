@@ -9,8 +9,7 @@ import pytest
 from support.batches import BatchWorker, batch_request
 from support.engine.scripted import ScriptedEngine, tokens
 from support.processes.background import poll_until
-from support.volume.disks import fill, mount_disk, remount
-from support.volume.records import all_records
+from support.volume import all_records, fill, mount_disk, remount
 
 from worker import volume
 

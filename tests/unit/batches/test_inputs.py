@@ -17,7 +17,7 @@ from support.tables.batch_inputs import (
     WRONG_INPUTS,
     WrongInput,
 )
-from support.volume.records import all_records
+from support.volume import all_records
 
 INPUT = "input.jsonl"
 NOTHING = {"total": 0, "completed": 0, "failed": 0}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.processes.background import HUNG_S
-from support.volume.files import make_quota
+from support.volume import make_quota
 
 from worker.batches import parts
 from worker.batches.parts import (

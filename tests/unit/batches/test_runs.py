@@ -19,7 +19,7 @@ from support.batches import (
 from support.engine.scripted import CHAT, ScriptedEngine, settings, static_app, tokens
 from support.metrics import watch_metrics
 from support.processes.background import poll_until
-from support.volume.records import all_records
+from support.volume import all_records
 
 from worker.app import Worker
 from worker.batches.run import WIND_DOWN_S

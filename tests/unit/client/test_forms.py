@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from support.volume.disks import mount_disk
+from support.volume import mount_disk
 
 from llm_worker_client.mapping import forms
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES, Form

@@ -18,7 +18,7 @@ from support.engine.scripted import (
     tokens,
 )
 from support.processes.background import poll_until
-from support.volume.receipts import read_receipts
+from support.volume import read_receipts
 
 from worker.limits import bodies
 from worker.long_work.records import WorkReference

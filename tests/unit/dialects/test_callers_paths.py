@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as search
 from support.caller import Caller
 from support.engine.scripted import CHAT, ScriptedEngine
-from support.volume.callers_paths import PATHS, make_links
+from support.tables.callers_paths import PATHS, make_links
 
 V2 = "/v2/batch-completions"
 TURNS: dict[str, Any] = {"messages": []}

@@ -12,7 +12,7 @@ from support.caller import Caller
 from support.engine.scripted import ScriptedEngine
 from support.fine_tunes import COMMAND, DONE, ID, ROWS, Script, scripted_fine_tune, trainer_pids
 from support.processes.background import poll_until
-from support.volume.records import all_records
+from support.volume import all_records
 
 from worker.app import Worker
 from worker.engine import Engines

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from support.volume.files import make_files
+from support.volume import make_files
 
 from worker.files import Files
 from worker.volume import Volume

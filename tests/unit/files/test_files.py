@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.effort import loop_iterations
-from support.volume.files import make_files
+from support.volume import make_files
 
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject
 from worker.files import DAY_S, FILE_PREFIX, METADATA, Files, StoredFile

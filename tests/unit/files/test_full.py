@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 from support.engine.scripted import settings
-from support.volume.disks import fill, mount_disk, remount
-from support.volume.files import make_files, make_quota
+from support.volume import fill, make_files, make_quota, mount_disk, remount
 
 from worker import volume as volumes
 from worker.errors import VolumeError

@@ -14,7 +14,7 @@ from aiohttp.test_utils import TestServer
 from support.engine.scripted import settings
 from support.fine_tunes import CSV, upload_file
 from support.network import TableResolver
-from support.volume.records import all_records
+from support.volume import all_records
 
 from worker.engine import Model
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject, RequestError

@@ -20,7 +20,7 @@ from support.fine_tunes import (
     trainer_pids,
 )
 from support.processes.background import poll_until
-from support.volume.disks import fill, mount_disk
+from support.volume import fill, mount_disk
 
 from worker.errors import EngineBusy, VolumeError, WorkerError
 

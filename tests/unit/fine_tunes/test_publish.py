@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.volume.disks import fill, mount_disk, remount
+from support.volume import fill, mount_disk, remount
 
 from worker.errors import VolumeError
 from worker.fine_tunes.publish import (

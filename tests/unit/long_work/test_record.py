@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 from pydantic import BaseModel
 from support.engine.scripted import CHAT, settings
-from support.volume.records import all_records
+from support.volume import all_records
 
 from worker.batches.record import Batches, BatchResult, StoredBatch
 from worker.errors import (

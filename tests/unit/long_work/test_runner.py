@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from support.engine.scripted import settings
 from support.processes.background import HUNG_S, poll_until
-from support.volume.disks import mount_disk, remount
-from support.volume.records import all_records
+from support.volume import all_records, mount_disk, remount
 
 from worker.errors import VolumeError
 from worker.long_work.records import (

@@ -12,7 +12,7 @@ import pytest
 from starlette.requests import Request
 from support.engine.scripted import CHAT, ScriptedEngine
 from support.serve_client import HELLO, ServeClient, error_of
-from support.volume.disks import fill, mount_disk
+from support.volume import fill, mount_disk
 
 from worker.errors import EngineBusy
 from worker.serve.bodies import MAX_BUFFERED_BODIES, MIN_RATE, BodyReader, InvalidBody

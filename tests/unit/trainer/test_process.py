@@ -11,7 +11,7 @@ from support import ROOT
 from support.models.lora import fake_client
 from support.processes.background import wait_until
 from support.trainers.real import events_of, start_attempt, write_training
-from support.volume.disks import fill, mount_disk
+from support.volume import fill, mount_disk
 
 from trainer.tokens import TRAINING, VALIDATION, TokenRows, check_and_tokenize_in_process
 from worker.engine.run.adapters.files import AdapterChecker

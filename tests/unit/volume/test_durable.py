@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from support.volume.disks import fill, mount_disk, remount
+from support.volume import fill, mount_disk, remount
 
 from worker.errors import VolumeError
 from worker.volume import translate_os_errors

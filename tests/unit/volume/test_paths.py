@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import settings as search
-from support.volume.callers_paths import PATHS, make_links
+from support.tables.callers_paths import PATHS, make_links
 
 from worker.errors import InvalidInput, VolumeError
 from worker.settings import Settings

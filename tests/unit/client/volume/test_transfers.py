@@ -12,7 +12,7 @@ from support import ROOT
 from support.network import cutting_proxy
 from support.processes.background import HUNG_S
 from support.processes.s3_server import S3Server, s3_server
-from support.volume.disks import fill, mount_disk
+from support.volume import fill, mount_disk
 from unit.client.conftest import PART, Mount
 from unit.client.volume.conftest import random_file
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.volume.files import make_files
+from support.volume import make_files
 
 from worker.dialects.llm_engine import batch_output
 from worker.dialects.llm_engine.batch_inputs import locate_input_file

@@ -10,7 +10,7 @@ from support.batches import lines, results, to_jsonl
 from support.caller import Caller
 from support.engine.scripted import CHAT, ScriptedEngine, tokens
 from support.processes.background import HUNG_S, poll_until
-from support.volume.records import all_records
+from support.volume import all_records
 
 from worker.batches.record import Batches
 from worker.files import Files

@@ -18,7 +18,7 @@ from support.fine_tunes import (
     upload_file,
     write_events,
 )
-from support.volume.records import all_records
+from support.volume import all_records
 
 from worker.dialects.openai.fine_tuning import job_object
 from worker.fine_tunes.record import FineTunes

@@ -1,1 +1,0 @@
-"""Directories and disks that replace a network volume."""
