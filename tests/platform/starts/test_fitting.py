@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.engine.memory import FULL_MARKER
+from support.engine.worker_classes import FULL_MARKER
 from support.processes.commands import SCRIPT, run_command
 
 JOB = ("--test_input", '{"input": {"prompt": "Hi", "sampling_params": {"max_tokens": 1}}}')
@@ -62,7 +62,10 @@ def test_a_startup_that_runs_out_of_memory_is_retried_with_less(
 ) -> None:
     full = tmp_path / "full"
     full.touch()
-    planted = {"WORKER_CLS": "support.engine.memory.OutOfMemoryOnce", FULL_MARKER: str(full)}
+    planted = {
+        "WORKER_CLS": "support.engine.worker_classes.OutOfMemoryOnce",
+        FULL_MARKER: str(full),
+    }
     ran = run_command({**worker_environ, **planted}, SCRIPT, *JOB)
     assert ran.returncode == 0, ran.stderr
     assert "the memory was full, so it is started once more with less" in ran.stderr

@@ -1,11 +1,29 @@
-"""Worker classes of cores, for WORKER_CLS, that hang or are slow while they load the model."""
+"""Worker classes of cores, for WORKER_CLS, that run out of memory, hang or are slow."""
 
 import ctypes
 import os
 import time
+from pathlib import Path
 
-from support.engine.memory import OutOfMemoryOnce
+import torch
+
 from worker.engine.seam.cpu_worker import CPUWorker
+
+# Variable with the path of a file that exists while the memory is full.
+FULL_MARKER = "TEST_MEMORY_IS_FULL"
+
+
+class OutOfMemoryOnce(CPUWorker):
+    """Fails once like vLLM's worker on a GPU whose memory is full, then has enough memory."""
+
+    def load_model(self, **kwargs: object) -> None:
+        """Fail the first time, load the model the second time."""
+        full = Path(os.environ[FULL_MARKER])
+        if full.exists():
+            full.unlink()
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        super().load_model(**kwargs)
+
 
 # Seconds that the slow worker takes, and seconds between two lines of its output.
 SLOW_S = 12.0
