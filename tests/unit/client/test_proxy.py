@@ -9,10 +9,9 @@ from typing import Any
 
 import httpx2
 import pytest
-from support.clients.console import check_headers, read_values
+from support.console import REQUESTS, check_headers, read_values, request_status
 from support.processes.background import HUNG_S
 from support.scripted_endpoint import HANG, OutputsFunction, only_job, run_proxy
-from support.tables import web_pages
 
 from emulator import Emulator, Status
 from llm_worker_client import proxy
@@ -113,11 +112,11 @@ async def test_programs_get_responses_and_web_pages_start_no_jobs(
     emulator: Emulator, key: str | None
 ) -> None:
     async with run_proxy(emulator, key) as url:
-        for headers, is_answered in web_pages.REQUESTS:
+        for headers, is_answered in REQUESTS:
             job_count = len(emulator.queue.jobs)
             for method, path in (("GET", "/v1/models"), ("POST", "/v1/models"), ("GET", "/")):
                 sent = headers | {"x-api-key": KEY}
-                status = await web_pages.request_status(url, sent, path, method)
+                status = await request_status(url, sent, path, method)
                 assert (sent, path, status) == (sent, path, 200 if is_answered else 403)
             assert len(emulator.queue.jobs) == job_count + (2 if is_answered else 0)
 
@@ -126,10 +125,10 @@ async def test_a_proxy_that_serves_other_machines_is_called_by_any_name_with_the
     emulator: Emulator,
 ) -> None:
     async with run_proxy(emulator, KEY, serves_network=True) as url:
-        for headers, _ in web_pages.REQUESTS:
-            assert await web_pages.request_status(url, headers, "/v1/models") == 401
+        for headers, _ in REQUESTS:
+            assert await request_status(url, headers, "/v1/models") == 401
             sent = headers | {"x-api-key": KEY}
-            assert await web_pages.request_status(url, sent, "/v1/models") == 200
+            assert await request_status(url, sent, "/v1/models") == 200
 
 
 async def test_a_refused_web_page_gets_the_remedy(proxy_client: httpx2.AsyncClient) -> None:

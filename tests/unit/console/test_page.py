@@ -5,7 +5,7 @@ from functools import cache
 
 import pytest
 from support import ROOT
-from support.clients.console import check_headers, element, read_values
+from support.console import check_headers, element, read_values
 
 from emulator.faults import Faults
 from emulator.http.control import ControlApi

@@ -5,12 +5,11 @@ from pathlib import Path
 import httpx
 import pytest
 from pydantic import SecretStr
-from support.clients.console import check_headers, read_values
+from support.console import HERE, REQUESTS, check_headers, read_values, request_status
 from support.engine.connections import serve_http
 from support.engine.scripted import CHAT, ScriptedEngine, settings
 from support.processes.background import HUNG_S
 from support.serve_client import HELLO, KEY, ServeClient, client_of, error_of
-from support.tables.web_pages import HERE, REQUESTS, request_status
 
 from worker.errors import StartFailed
 from worker.serve.http_server import HealthPortFilter, add_cors, make_refusing_server, make_server

@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 from aiohttp import ClientSession
-from support.clients.console import check_headers, read_values
+from support.console import REQUESTS, check_headers, read_values, request_status
 from support.processes.background import poll_until
 from support.processes.emulator_peer import Peer, emulator_peer, with_options
-from support.tables import web_pages
 from yarl import URL
 
 from emulator import Emulator, Options, Status
@@ -96,8 +95,8 @@ async def test_only_the_emulators_own_page_may_cause_faults(
     peer: Peer, method: str, path: str
 ) -> None:
     url, path = peer.emulator.root_url, f"/control/{path}"
-    for headers, is_answered in web_pages.REQUESTS:
-        status = await web_pages.request_status(url, headers, path, method)
+    for headers, is_answered in REQUESTS:
+        status = await request_status(url, headers, path, method)
         # Without a body and a worker, a request that is not refused changes nothing.
         assert (headers, status == 403) == (headers, not is_answered)
 
@@ -107,11 +106,11 @@ async def test_programs_are_answered_and_web_pages_are_refused(key: str | None) 
     async with Emulator(Options(api_key=key)) as emulator:
         workers = str(URL(emulator.worker_url).origin())
         urls = (f"{emulator.url}/health", f"{workers}/v2/local/job-take/x", emulator.root_url)
-        for headers, is_answered in web_pages.REQUESTS:
+        for headers, is_answered in REQUESTS:
             job = emulator.queue.submit({"input": {}})
             for url in map(URL, urls):
                 sent = headers | {"Authorization": f"Bearer {KEY}"}
-                status = await web_pages.request_status(str(url.origin()), sent, url.path)
+                status = await request_status(str(url.origin()), sent, url.path)
                 assert (sent, url, status) == (sent, url, 200 if is_answered else 403)
             assert job.status is (Status.IN_PROGRESS if is_answered else Status.IN_QUEUE)
 
