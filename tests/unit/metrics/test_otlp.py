@@ -7,7 +7,7 @@ import pytest
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_CUMULATIVE, Metric
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, Summary
-from support.metrics.receiver import attributes
+from support.metrics import attributes
 
 from worker.metrics import MergedRegistries
 from worker.metrics.otlp import convert_metrics, create_resource

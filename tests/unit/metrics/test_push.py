@@ -12,7 +12,7 @@ import grpc
 import pytest
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2, metrics_service_pb2_grpc
 from prometheus_client import CollectorRegistry, Counter
-from support.metrics.receiver import Push, Receiver, otlp_receiver, parse_request
+from support.metrics import Push, Receiver, otlp_receiver, parse_request
 from support.processes.background import HUNG_S, wait_until
 
 from worker.metrics import RUNNING_JOBS, push

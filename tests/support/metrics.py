@@ -1,7 +1,7 @@
-"""A receiver of metrics by OTLP over HTTP, on loopback."""
+"""Values of this process's metrics, and a receiver of metrics by OTLP over HTTP, on loopback."""
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,8 +9,22 @@ from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
+from prometheus_client import REGISTRY
 
 from support.processes.background import HUNG_S
+
+
+def metric(name: str, **labels: str) -> float:
+    """Return the value of a sample; 0 if there is no such sample."""
+    return REGISTRY.get_sample_value(name, labels) or 0
+
+
+def watch_metrics(*names: str, **labels: str) -> Callable[[], list[float]]:
+    """Return a function that returns how much each sample has increased since this call."""
+    before = [metric(name, **labels) for name in names]
+    return lambda: [
+        metric(name, **labels) - value for name, value in zip(names, before, strict=True)
+    ]
 
 
 @dataclass
