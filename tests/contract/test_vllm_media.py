@@ -9,7 +9,7 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from support.tables.attacks.media import SESSION, SESSION_PORT
+from support.tables.attacks import SESSION, SESSION_PORT
 from vllm.multimodal.media import ImageMediaIO, MediaConnector, VideoMediaIO
 from vllm.renderers.hf import parse_chat_messages
 

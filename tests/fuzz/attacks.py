@@ -21,10 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from support.processes.memory import MB, peak_bytes, reset_peaks, resident_bytes
-from support.tables.attacks import KINDS
-from support.tables.attacks.places import put
-from support.tables.attacks.row import CANARY, PORT, Attack, Expected, Http
-from support.tables.attacks.volume import write_volume
+from support.tables.attacks import CANARY, KINDS, PORT, Attack, Expected, Http, put, write_volume
 
 from fuzz.neighbour import LIMIT_S, Neighbour, longest_s, start_neighbour
 from fuzz.target import Endpoint, Outcome, Server, Target

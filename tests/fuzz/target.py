@@ -20,7 +20,7 @@ from support import ROOT
 from support.processes.background import BackgroundProcess, start_command
 from support.processes.http_worker import ADDRESS
 from support.processes.memory import long_lived_tree, process_tree
-from support.tables.attacks.row import Http
+from support.tables.attacks import Http
 
 HELLO = {"prompt": "Hi", "sampling_params": {"max_tokens": 4, "ignore_eos": True}}
 # The status in an error object; within a string, its quotation marks are escaped.

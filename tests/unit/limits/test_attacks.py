@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from support.effort import cpu_seconds, loop_iterations
 from support.engine.scripted import ScriptedEngine, settings
-from support.tables.attacks import KINDS
-from support.tables.attacks.row import Attack, Expected
+from support.tables.attacks import KINDS, Attack, Expected
 
 from worker.dialects import parse_input
 from worker.dialects.openai import bodies

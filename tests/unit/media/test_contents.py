@@ -22,7 +22,7 @@ from support.media import (
     refusal_message,
     to_data_url,
 )
-from support.tables.attacks.media import SESSION
+from support.tables.attacks import SESSION
 
 from worker.engine.run.requests.media import ENVIRONMENT
 from worker.media.contents import MediaLimits
