@@ -21,7 +21,7 @@ from support import ROOT
 from chaos import cancel, deaths, faults, freeze, kills, sigterm
 from chaos.long_work import batches, fine_tunes, losses
 from chaos.report import Report, describe_machine, print_line
-from chaos.watch import WorkerExited
+from chaos.workload import WorkerExited
 
 SCENARIOS: dict[str, Callable[[Namespace], Coroutine[Any, Any, Report]]] = {
     "faults": faults.run,

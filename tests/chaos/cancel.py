@@ -16,8 +16,14 @@ from support.processes.commands import WORKER
 from support.processes.emulated_endpoint import EmulatedEndpoint
 
 from chaos.report import Report
-from chaos.watch import start_watched_endpoint
-from chaos.workload import Ending, ending_of, job_input, long_job, wait_until_running
+from chaos.workload import (
+    Ending,
+    ending_of,
+    job_input,
+    long_job,
+    start_watched_endpoint,
+    wait_until_running,
+)
 from emulator import Action, Call, Fault, Job, Status, faults_that_delay_posts
 
 POST_DELAYS_S = (0.0, 0.05)

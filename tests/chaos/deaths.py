@@ -22,8 +22,15 @@ from support.processes.commands import WORKER
 from support.processes.emulated_endpoint import EmulatedEndpoint
 
 from chaos.report import Report, percentile
-from chaos.watch import start_watched_endpoint
-from chaos.workload import Ending, details, ending_of, format_counts, is_stream, known_job
+from chaos.workload import (
+    Ending,
+    details,
+    ending_of,
+    format_counts,
+    is_stream,
+    known_job,
+    start_watched_endpoint,
+)
 from emulator import Job
 
 SCRIPT = Path(__file__).parent / "workers" / "failing_worker.py"

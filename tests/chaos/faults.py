@@ -13,7 +13,6 @@ from support.processes.commands import WORKER
 from support.processes.emulated_endpoint import EmulatedEndpoint
 
 from chaos.report import Report
-from chaos.watch import start_watched_endpoint
 from chaos.workload import (
     Ending,
     details,
@@ -21,6 +20,7 @@ from chaos.workload import (
     format_counts,
     job_input,
     long_job,
+    start_watched_endpoint,
     text_of,
     wait_until_running,
 )

@@ -13,7 +13,6 @@ from support.processes.commands import WORKER
 from support.processes.emulated_endpoint import EmulatedEndpoint
 
 from chaos.report import Report
-from chaos.watch import start_watched_endpoint
 from chaos.workload import (
     GREEDY_PARAMS,
     Ending,
@@ -21,6 +20,7 @@ from chaos.workload import (
     ending_of,
     format_counts,
     job_input,
+    start_watched_endpoint,
     wait_until_running,
 )
 from emulator import Job, faults_that_delay_posts

@@ -1,20 +1,58 @@
-"""Jobs for the scenarios, and their outcomes."""
+"""A worker that must not exit during a scenario, its jobs, and their outcomes."""
 
+import asyncio
 import json
 import random
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from enum import StrEnum
+from pathlib import Path
 from typing import Any
 
 from demo_model import ANSWERS
 from support.processes.background import HUNG_S
+from support.processes.emulated_endpoint import EmulatedEndpoint, emulated_endpoint
 
 from emulator import Job, Status
+
 
 ROUTE = "/v1/chat/completions"
 # Parameters of a request that takes longer than all others here and than a short grace period.
 LONG_PARAMS: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True, "n": 16}
 GREEDY_PARAMS: dict[str, Any] = {"temperature": 0, "max_tokens": 400}
+
+
+class WorkerExited(Exception):
+    """The worker exited on its own."""
+
+
+@asynccontextmanager
+async def start_watched_endpoint(
+    environ: dict[str, str], log: Path, **options: Any
+) -> AsyncIterator[EmulatedEndpoint]:
+    """Start a worker; if it exits, cancel the block and raise `WorkerExited`."""
+    async with emulated_endpoint(environ, log, **options) as endpoint:
+        task = asyncio.current_task()
+        assert task is not None
+        watch = asyncio.create_task(_cancel_on_exit(endpoint, task))
+        try:
+            yield endpoint
+        except asyncio.CancelledError:
+            if not watch.done():
+                raise
+            task.uncancel()
+            last_line = [*endpoint.log.splitlines(), "nothing printed"][-1]
+            raise WorkerExited(f"status {watch.result()}; {log}: {last_line}") from None
+        finally:
+            watch.cancel()
+
+
+async def _cancel_on_exit(endpoint: EmulatedEndpoint, task: asyncio.Task[Any]) -> int:
+    while (status := endpoint.worker.process.poll()) is None:
+        await asyncio.sleep(0.5)
+    task.cancel()
+    return status
 
 
 class Ending(StrEnum):
