@@ -12,7 +12,7 @@ import pytest
 from support import ROOT
 from support.models.minilm import MODEL
 from support.processes.commands import HOME
-from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
+from support.processes.servers import READY, LocalEndpoint, local_endpoint
 from support.volume import make_used_volume
 
 # Examples and their generation may take long on a busy machine.

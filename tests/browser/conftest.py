@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, expect, sync_playwright
 from support import ROOT
 from support.models.lora import make_adapter
 from support.processes.background import HUNG_S
-from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
+from support.processes.servers import READY, LocalEndpoint, local_endpoint
 
 OPTIONS = (
     "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"

@@ -10,7 +10,7 @@ from browser.pages import Pages, wait_until
 from browser.scripted import scripted_chat
 from playwright.sync_api import Dialog, Locator, Page, Route, expect
 from support.engine.requests import ENDLESS
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import LocalEndpoint
 
 STORY = "Tell me the story of a job."
 END_OF_STORY = "already knocking at the door."

@@ -6,7 +6,7 @@ import re
 from browser.pages import Pages
 from playwright.sync_api import FilePayload, Page, expect
 from support.batches import lines, to_jsonl
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import LocalEndpoint
 
 
 def open_files(pages: Pages, endpoint: LocalEndpoint) -> Page:

@@ -4,7 +4,7 @@ import re
 
 from browser.pages import Pages
 from playwright.sync_api import expect
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import LocalEndpoint
 
 
 def test_a_fine_tune_draws_its_loss_and_its_adapter_answers_in_the_chat(

@@ -8,7 +8,7 @@ from typing import Any
 from browser.pages import Pages, wait_until
 from playwright.sync_api import Locator, Page, expect
 from support.engine.requests import ENDLESS
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import LocalEndpoint
 
 RUNNING = "vllm:num_requests_running"
 GENERATED = "vllm:generation_tokens_total"

@@ -6,7 +6,7 @@ import pytest
 from browser.pages import Pages
 from playwright.sync_api import Page, expect
 from support import ROOT
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import LocalEndpoint
 
 AXE = ROOT / ".browser" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
 TABS = ("Chat", "Jobs", "Files", "Fine-tunes", "Receipts")

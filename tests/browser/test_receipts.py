@@ -5,7 +5,7 @@ import json
 import pytest
 from browser.pages import Pages
 from playwright.sync_api import expect
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import LocalEndpoint
 
 
 def test_the_receipts_of_chats_and_jobs_add_up(

@@ -6,9 +6,7 @@ from pathlib import Path
 from browser.pages import Pages
 from browser.scripted import scripted_chat
 from playwright.sync_api import Page, expect
-from support.clients.proxy import client_proxy
-from support.processes.http_worker import KEY, http_worker
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import KEY, LocalEndpoint, client_proxy, http_worker
 
 TEN = "one, two, three, four, five, six, seven, eight, nine, ten"
 

@@ -20,7 +20,6 @@ from support.hub.downloads import NAME, hub_with
 from support.hub.server import Hub
 from support.processes.background import BackgroundProcess, start_command, wait_until
 from support.processes.commands import DEMO, HANDLER, HOME
-from support.processes.http_worker import ServerProcess
 from support.processes.kills import (
     TRAINER,
     ProcessTree,
@@ -30,6 +29,7 @@ from support.processes.kills import (
     training_environ,
     wait_until_exited,
 )
+from support.processes.servers import ServerProcess
 
 from chaos.report import Report
 

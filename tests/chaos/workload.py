@@ -16,7 +16,6 @@ from support.processes.emulated_endpoint import EmulatedEndpoint, emulated_endpo
 
 from emulator import Job, Status
 
-
 ROUTE = "/v1/chat/completions"
 # Parameters of a request that takes longer than all others here and than a short grace period.
 LONG_PARAMS: dict[str, Any] = {"max_tokens": 1900, "ignore_eos": True, "n": 16}

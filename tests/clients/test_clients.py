@@ -16,8 +16,7 @@ from support import ROOT
 from support.clients.openai import LITELLM_ENVIRON
 from support.clients.scripts import client_answers, require_installed, run_client
 from support.models.minilm import DIMENSIONS
-from support.processes.http_worker import KEY, http_worker
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import KEY, LocalEndpoint, http_worker
 
 ANSWER = "This worker turns a Hugging Face model into a serverless endpoint."
 JOB = {"job_id": "42"}

@@ -14,7 +14,7 @@ from support import ROOT
 from support.clients.scripts import require_installed, run_client
 from support.models.long_context import copy_with_long_context
 from support.processes.background import wait_until
-from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
+from support.processes.servers import READY, LocalEndpoint, local_endpoint
 
 AGENTS_FOLDER = ROOT / ".clients" / "coding-agents"
 

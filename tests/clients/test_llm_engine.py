@@ -26,7 +26,7 @@ from support.clients.llm_engine import (
     serve_host,
 )
 from support.clients.scripts import require_installed
-from support.processes.local_endpoint import READY, local_endpoint
+from support.processes.servers import READY, local_endpoint
 from support.tables.api_examples import matches
 
 DOCUMENT = (ROOT / "docs" / "llm-engine.md").read_text()

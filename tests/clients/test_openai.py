@@ -20,7 +20,7 @@ from support.clients.openai import (
     litellm_host,
 )
 from support.models.minilm import DIMENSIONS
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import LocalEndpoint
 
 ANSWER_START = "This worker turns a Hugging Face model"
 COUNT_ANSWER = ANSWERS["Count to ten."]

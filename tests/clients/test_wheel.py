@@ -12,10 +12,8 @@ import pytest
 from demo_model import ANSWERS
 from packaging.utils import canonicalize_name
 from support import ROOT
-from support.clients.proxy import ACCOUNT
 from support.processes.commands import run_command
-from support.processes.http_worker import start_server
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import ACCOUNT, LocalEndpoint, start_server
 
 # Bytes, twice the current size.
 LARGEST_WHEEL = 300_000

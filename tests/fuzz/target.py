@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import psutil
 from support import ROOT
 from support.processes.background import BackgroundProcess, start_command
-from support.processes.http_worker import ADDRESS
 from support.processes.memory import long_lived_tree, process_tree
+from support.processes.servers import ADDRESS
 from support.tables.attacks import Http
 
 HELLO = {"prompt": "Hi", "sampling_params": {"max_tokens": 4, "ignore_eos": True}}

@@ -5,12 +5,10 @@ from contextlib import AbstractAsyncContextManager
 
 import openai
 import pytest
-from support.clients.proxy import ClientProxy, client_proxy
 from support.processes.background import start_command
 from support.processes.commands import SCRIPT
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory, emulated_endpoint
-from support.processes.http_worker import KEY, ServerProcess
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import KEY, LocalEndpoint, ServerProcess, client_proxy
 from support.volume import make_used_volume
 
 
@@ -59,7 +57,7 @@ async def async_serve_client(server: ServerProcess) -> AsyncIterator[openai.Asyn
 @pytest.fixture(scope="session")
 def proxy(
     make_endpoint: LocalEndpoint, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[ClientProxy]:
+) -> Iterator[ServerProcess]:
     """Start the client's proxy in front of `make endpoint`; its callers use ``KEY``."""
     log = tmp_path_factory.mktemp("proxy") / "log"
     with client_proxy(make_endpoint.api_url, log, PROXY_API_KEY=KEY) as running:

@@ -11,8 +11,8 @@ import pytest
 import runpod
 from support.processes.background import HUNG_S, wait_until
 from support.processes.commands import HOME, run_command
-from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 from support.processes.scripted_worker import COMMAND, ENVIRON
+from support.processes.servers import READY, LocalEndpoint, local_endpoint
 
 # Seconds; longer than the test waits.
 GRACE_S = 10 * HUNG_S

@@ -11,11 +11,17 @@ import pytest
 from demo_model import ANSWERS
 from support import ROOT
 from support.batches import line, to_jsonl
-from support.clients.proxy import ACCOUNT, ClientProxy, client_proxy
 from support.processes.commands import run_command
-from support.processes.http_worker import KEY
-from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
 from support.processes.s3_server import s3_server
+from support.processes.servers import (
+    ACCOUNT,
+    KEY,
+    READY,
+    LocalEndpoint,
+    ServerProcess,
+    client_proxy,
+    local_endpoint,
+)
 from support.runpod_api import document
 
 EXAMPLES = ROOT / "examples"
@@ -101,7 +107,7 @@ def endpoint_variables(endpoint: LocalEndpoint) -> dict[str, str]:
     }
 
 
-def proxy_variables(proxy: ClientProxy) -> dict[str, str]:
+def proxy_variables(proxy: ServerProcess) -> dict[str, str]:
     """Return the variables of clients that call the proxy."""
     return {
         "OPENAI_BASE_URL": f"{proxy.url}/v1",
@@ -119,7 +125,7 @@ def proxy_variables(proxy: ClientProxy) -> dict[str, str]:
     ],
 )
 def test_an_example_prints_the_expected_output(
-    script: str, make_endpoint: LocalEndpoint, proxy: ClientProxy, tmp_path: Path
+    script: str, make_endpoint: LocalEndpoint, proxy: ServerProcess, tmp_path: Path
 ) -> None:
     environ = (
         proxy_variables(proxy) if script in PROXY_CLIENTS else endpoint_variables(make_endpoint)

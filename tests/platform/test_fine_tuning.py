@@ -18,7 +18,7 @@ from support import ROOT
 from support.processes.background import HUNG_S, poll_until, wait_until
 from support.processes.commands import HOME, SCRIPT, run_command
 from support.processes.emulated_endpoint import emulated_endpoint
-from support.processes.http_worker import KEY, ServerProcess, http_worker
+from support.processes.servers import KEY, ServerProcess, http_worker
 
 FACTS = {
     "Which bird lives in the tower?": "A grey owl.",

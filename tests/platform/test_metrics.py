@@ -22,7 +22,7 @@ from support.metrics import Push, Receiver, otlp_receiver
 from support.processes.background import HUNG_S, poll_until, start_command, wait_until
 from support.processes.commands import HOME
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory
-from support.processes.http_worker import KEY, ServerProcess
+from support.processes.servers import KEY, ServerProcess
 
 from emulator import Status
 

@@ -11,8 +11,7 @@ import pytest
 from support import ROOT
 from support.models import lora, vision
 from support.processes.commands import HOME, SCRIPT, WORKER, run_command
-from support.processes.http_worker import KEY, ServerProcess, http_worker
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import KEY, LocalEndpoint, ServerProcess, http_worker
 from support.tables.api_examples import GUIDE, Example, blocks, examples, matches_text, scripts
 
 README = (ROOT / "README.md").read_text()

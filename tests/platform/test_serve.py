@@ -9,7 +9,7 @@ import openai
 from openai import OpenAI
 from support.processes.background import HUNG_S, wait_until
 from support.processes.commands import SCRIPT
-from support.processes.http_worker import KEY, ServerProcess, start_server
+from support.processes.servers import KEY, ServerProcess, start_server
 
 QUESTION = "What does this worker do?"
 

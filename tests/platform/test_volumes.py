@@ -14,7 +14,7 @@ from support.fine_tunes import create_fine_tune
 from support.models.lora import make_adapter
 from support.processes.background import wait_until
 from support.processes.commands import SCRIPT
-from support.processes.local_endpoint import READY, LocalEndpoint, local_endpoint
+from support.processes.servers import READY, LocalEndpoint, local_endpoint
 
 from worker.fine_tunes.record import FineTunes
 

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 from support.engine.scripted import settings
 from support.processes.commands import SCRIPT, WORKER
-from support.processes.http_worker import ServerProcess
+from support.processes.servers import ServerProcess
 from support.volume import all_records
 
 from chaos.long_work.crew import Crew, open_crew

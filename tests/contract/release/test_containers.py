@@ -14,7 +14,7 @@ import httpx2
 import pytest
 import yaml
 from support import ROOT
-from support.processes.http_worker import ServerProcess, start_server
+from support.processes.servers import ServerProcess, start_server
 
 from emulator.command_line import read_command_line as read_emulator_options
 from llm_worker_client.__main__ import read_command_line as read_client_options

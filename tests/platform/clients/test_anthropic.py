@@ -9,7 +9,7 @@ import anthropic
 import pytest
 from demo_model import ANSWERS, CALL, PARAMETERS, TOOL_USE
 from pydantic import BaseModel
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import LocalEndpoint
 
 COUNT = "Count to ten."
 COUNT_ANSWER = ANSWERS[COUNT]

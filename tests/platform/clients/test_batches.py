@@ -13,8 +13,7 @@ from openai.types import Batch
 from support.batches import line, to_jsonl
 from support.engine.requests import ENDLESS
 from support.processes.background import wait_until
-from support.processes.http_worker import ServerProcess
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import LocalEndpoint, ServerProcess
 from support.volume import has_expired_file
 
 CHAT: Literal["/v1/chat/completions"] = "/v1/chat/completions"

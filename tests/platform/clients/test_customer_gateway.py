@@ -19,10 +19,15 @@ from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from demo_model import ANSWERS
 from support import ROOT
-from support.clients.proxy import client_proxy
 from support.processes.background import HUNG_S, wait_until
-from support.processes.http_worker import KEY, ServerProcess, start_server
-from support.processes.local_endpoint import READY, local_endpoint
+from support.processes.servers import (
+    KEY,
+    READY,
+    ServerProcess,
+    client_proxy,
+    local_endpoint,
+    start_server,
+)
 from support.volume import read_receipts
 
 KEYS = {"acme": "sk-of-acme", "zeta": "sk-of-zeta"}

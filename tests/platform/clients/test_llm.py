@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from demo_model import ANSWERS, PASSAGE
 from support import ROOT
-from support.clients.proxy import ACCOUNT
 from support.processes.background import start_command, wait_until
 from support.processes.commands import run_command
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import ACCOUNT, LocalEndpoint
 
 from llm_worker_client import LLM, SamplingParams
 from llm_worker_client.llm import EndpointError, PromptError, RequestOutput

@@ -10,10 +10,8 @@ from uuid import uuid4
 
 import httpx
 import pytest
-from support.clients.proxy import ClientProxy
 from support.processes.background import HUNG_S, wait_until
-from support.processes.http_worker import KEY
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import KEY, LocalEndpoint, ServerProcess
 
 # Keys that the client sends as null unless the caller sets them.
 NULL_KEYS = ("stop_sequences", "presence_penalty", "top_k", "top_p", "guided_json", "guided_choice")
@@ -25,7 +23,7 @@ ACTIVE_STATUSES = ("queued", "running")
 
 @pytest.fixture(params=["the root", "the endpoint's URL", "the proxy"])
 def llm_engine_http(
-    request: pytest.FixtureRequest, make_endpoint: LocalEndpoint, proxy: ClientProxy
+    request: pytest.FixtureRequest, make_endpoint: LocalEndpoint, proxy: ServerProcess
 ) -> Iterator[httpx.Client]:
     root, url = make_endpoint.url.removesuffix("/v2/local"), make_endpoint.url
     base = {"the root": root, "the endpoint's URL": url, "the proxy": proxy.url}[request.param]

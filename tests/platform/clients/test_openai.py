@@ -9,10 +9,9 @@ import openai
 import pytest
 from demo_model import ANSWERS, CALL, PASSAGE, PIRATE, TOOL_USE
 from pydantic import BaseModel
-from support.clients.proxy import ACCOUNT
 from support.engine.requests import ENDLESS
 from support.processes.background import HUNG_S
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import ACCOUNT, LocalEndpoint
 
 from llm_worker_client import RunpodTransport
 

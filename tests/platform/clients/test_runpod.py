@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import runpod
 from support.engine.requests import ENDLESS
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import LocalEndpoint
 
 ANSWER = "This worker turns a Hugging Face model into a serverless endpoint."
 RAW: dict[str, Any] = {

@@ -13,7 +13,6 @@ from support.hub.downloads import worker_environ as download_environ
 from support.hub.server import Hub
 from support.processes.background import start_command, wait_until
 from support.processes.commands import HANDLER, HOME, SCRIPT
-from support.processes.http_worker import ServerProcess
 from support.processes.kills import (
     CORE,
     DOWNLOAD,
@@ -26,6 +25,7 @@ from support.processes.kills import (
     kill_worker,
     training_environ,
 )
+from support.processes.servers import ServerProcess
 
 SERVE = ("--serve", "--port", "0")
 

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from support import ROOT
-from support.clients.proxy import ACCOUNT, client_proxy
 from support.clients.scripts import client_answers
 from support.models.lora import MAX_RANK, make_adapter
-from support.processes.http_worker import KEY, http_worker
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import ACCOUNT, KEY, LocalEndpoint, client_proxy, http_worker
 
 CLIENT = ROOT / ".clients" / "llm-engine"
 PROGRAMS = ROOT / "tests" / "clients" / "programs"

@@ -10,10 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from support import ROOT
-from support.clients.proxy import ACCOUNT, client_proxy
 from support.clients.scripts import client_answers, require_installed
-from support.processes.http_worker import KEY, start_server
-from support.processes.local_endpoint import LocalEndpoint
+from support.processes.servers import ACCOUNT, KEY, LocalEndpoint, client_proxy, start_server
 
 FOLDERS = {"1": ROOT / ".clients" / "openai-1", "2": ROOT / ".clients"}
 NEWEST = "3"

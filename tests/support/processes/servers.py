@@ -1,21 +1,93 @@
-"""A local endpoint as a developer starts it: `make endpoint`, or the emulator's command."""
+"""Programs that print the URL on which they listen.
+
+They are workers with ``--serve``, the client's proxy in front of a local endpoint, and a local
+endpoint as a developer starts it: `make endpoint`, or the emulator's command.
+"""
 
 import json
 import os
+import re
 import signal
+import sys
 import urllib.request
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from support.processes.background import HUNG_S, pids_with_variable, start_command
-from support.processes.http_worker import ServerProcess
+from support import ROOT
+from support.processes.background import (
+    HUNG_S,
+    BackgroundProcess,
+    pids_with_variable,
+    start_command,
+)
+from support.processes.commands import SCRIPT
+from support.processes.memory import peak_bytes, reset_peaks
 
-# A variable that the endpoint's workers inherit.
-ENDPOINT_VARIABLE = "WORKERS_OF"
+# Keys of a worker with ``--serve``, and of the platform's account behind the proxy.
+KEY = "sk-served"
+ACCOUNT = "rpa_of-the-account"
+ADDRESS = re.compile(r"(?:Uvicorn running on|The endpoint:) +(http://[^\s\"]+)")
 READY = "Try it in another terminal:"
+# A variable that a local endpoint's workers inherit.
+ENDPOINT_VARIABLE = "WORKERS_OF"
+
+
+@dataclass(frozen=True)
+class ServerProcess(BackgroundProcess):
+    """A program that listens, with the URL that it has printed."""
+
+    @property
+    def url(self) -> str:
+        match = ADDRESS.search(self.output)
+        assert match, self.output
+        return match[1]
+
+    def peak(self, *, begin: bool = False) -> int:
+        """Return the peak memory of the process in bytes; ``begin`` resets the peak first."""
+        if begin:
+            reset_peaks([self.process.pid])
+        return peak_bytes([self.process.pid])
+
+
+@contextmanager
+def start_server(
+    command: Sequence[str | Path], environ: Mapping[str, str], log: Path
+) -> Iterator[ServerProcess]:
+    """Start a program and wait for the URL that it prints; terminate it at the end of the block.
+
+    The command (see ``start_command``) chooses a free port: ``--port 0``.
+    """
+    with start_command(command, environ, log) as running:
+        program = ServerProcess(running.process, log)
+        program.wait_for_output("Uvicorn running on ")
+        yield program
+        program.process.terminate()
+        program.wait_for_exit()
+
+
+def http_worker(
+    environ: Mapping[str, str], log: Path, *options: str
+) -> AbstractContextManager[ServerProcess]:
+    """Start a worker that serves plain HTTP."""
+    return start_server([SCRIPT, "--serve", "--port", "0", *options], environ, log)
+
+
+@contextmanager
+def client_proxy(api_url: str, log: Path, **environ: str) -> Iterator[ServerProcess]:
+    """Start a proxy for the endpoint `local`, with variables in addition to the account's key."""
+    variables = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT / "src"),
+        "RUNPOD_API_KEY": ACCOUNT,
+        **environ,
+    }
+    command = [sys.executable, "-m", "llm_worker_client", "proxy", "--endpoint", "local"]
+    with start_server([*command, "--port", "0", "--base-url", api_url], variables, log) as proxy:
+        yield proxy
+    assert ACCOUNT not in proxy.output
 
 
 @dataclass(frozen=True)
