@@ -24,7 +24,7 @@ from worker.chunking import (
 from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
 from worker.files import Files
-from worker.job import Job, LongJob, PromptListJob
+from worker.job import AnyJob, Job, LongJob, PromptListJob
 from worker.long_work.records import WorkReference
 from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
 from worker.progress import SendProgress, report_progress
@@ -180,12 +180,8 @@ class Worker:
         try:
             # Otherwise the SDK would send the traceback of an unexpected exception to the caller.
             with hide_defects(request_id):
-                payload = job.get("input")
-                if isinstance(payload, WorkerError):  # the error of reading the input
-                    raise payload
-                parse = partial(dialects.parse_input, payload, self._settings.max_input_mb)
-                # Validating a long list may take half a second.
-                parsed = await asyncio.to_thread(parse) if _has_list(payload) else parse()
+                # No variable here refers to the input: long work waits without it.
+                parsed = await self._parse_input(job.get("input"))
                 report = self._report
                 if isinstance(parsed, LongJob):
                     # It may wait for hours, and the caller of this method refers to the job.
@@ -218,6 +214,14 @@ class Worker:
                 yield render_error(body)
             # As text: the SDK would send a dict as Python's repr.
             yield {"error": json.dumps(body, ensure_ascii=False)}
+
+    async def _parse_input(self, payload: Any) -> AnyJob:
+        """Validate an input; raise it if it is the error of reading the input."""
+        if isinstance(payload, WorkerError):
+            raise payload
+        parse = partial(dialects.parse_input, payload, self._settings.max_input_mb)
+        # Validating a long list may take half a second.
+        return await asyncio.to_thread(parse) if _has_list(payload) else parse()
 
     async def _render_stream(
         self, job: Job, reply: Answer[Any], record: JobRecord
