@@ -25,13 +25,14 @@ from worker.engine import Engines
 from worker.errors import AnswerTooLarge, EngineBusy, WorkerError, hide_defects
 from worker.files import Files
 from worker.job import AnyJob, Job, LongJob, PromptListJob
+from worker.long_work.job_list import OrphanedWork
 from worker.long_work.records import WorkReference
 from worker.process.concurrency import max_jobs_from_queue, max_jobs_in_worker
 from worker.progress import SendProgress, report_progress
 from worker.record import UNANSWERED, JobRecord, engine_use
 from worker.routes.answer import Answer, Slot, chunk_policy, json_size
 from worker.routes.kinds import KINDS
-from worker.routes.resources import OrphanedWork, Resources, StartWork
+from worker.routes.resources import Resources, StartWork
 from worker.settings import Settings
 from worker.volume.links import SignedLinks
 

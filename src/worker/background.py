@@ -1,4 +1,7 @@
-"""Runs long work without jobs of the platform: a server's own, and the volume's unfinished work."""
+"""Runs long work without jobs of the platform: a server's own, and the volume's unfinished work.
+
+``worker.long_work`` says who else goes on with work whose worker has died.
+"""
 
 import asyncio
 import contextlib
@@ -8,13 +11,12 @@ import math
 import time
 import uuid
 from collections import Counter
-from typing import Any
 
 from worker.app import Worker
 from worker.errors import VolumeError, WorkerError
 from worker.job_sender import MAX_RUNTIME_S
 from worker.long_work.records import WorkReference
-from worker.routes.resources import OrphanedWork, StartWork
+from worker.routes.resources import StartWork
 
 log = logging.getLogger(__name__)
 
@@ -87,24 +89,20 @@ class BackgroundWork:
         counts = Counter(work.kind for work in self._running)
         for orphan in orphans:
             work = orphan.work
-            if work in self._running or work in self._refused or await self._was_job_sent(orphan):
+            if work in self._running or work in self._refused:
                 continue
+            if self._send_job is not None and not orphan.has_job:
+                now = time.monotonic()
+                if now - self._sent_at.get(work, -math.inf) < PAUSE_S:
+                    continue
+                if await self._send_job(work):
+                    log.info("%s continues in a job that was sent now", work)
+                    self._sent_at[work] = now
+                    continue
             if counts[work.kind] < MAX_TAKEN_UP:
                 counts[work.kind] += 1
                 log.info("%s continues", work)
                 self._start_task(work)
-
-    async def _was_job_sent(self, orphan: OrphanedWork) -> bool:
-        """Return whether a job for work was sent a short time ago, or now."""
-        if self._send_job is None or orphan.has_job:
-            return False
-        work, now = orphan.work, time.monotonic()
-        if now - self._sent_at.get(work, -math.inf) < PAUSE_S:
-            return True
-        if is_sent := await self._send_job(work):
-            log.info("%s continues in a job that was sent now", work)
-            self._sent_at[work] = now
-        return is_sent
 
     def _start_task(self, work: WorkReference) -> None:
         if work in self._running:
@@ -123,22 +121,23 @@ class BackgroundWork:
             self._start_task(work)
 
     async def _run_with_retries(self, work: WorkReference) -> None:
-        id = str(uuid.uuid4())
         # Without a job of the platform, its time limit does not count.
         options = {} if self._is_server else {"background": True, "max_runtime_sec": MAX_RUNTIME_S}
-        while error := await self._run_job({"id": id, "input": work.job_input(**options)}):
+        id = str(uuid.uuid4())
+        while True:
+            # ``handle`` removes the input from a job.
+            job = {"id": id, "input": work.job_input(**options)}
+            async with contextlib.aclosing(self._worker.handle(job)) as yields:
+                (chunk,) = [one async for one in yields]
+            if "error" not in chunk:
+                return
+            error = json.loads(chunk["error"])["error"]
             log.error("%s stops: %s", work, error["message"])
             if not error["retryable"] and error["code"] != VolumeError.status:
                 self._refused.add(work)
                 return
             if await _wait(self._stop_event, PAUSE_S):
                 return
-
-    async def _run_job(self, job: dict[str, Any]) -> dict[str, Any] | None:
-        """Run a job; return its error, or None if it succeeds."""
-        async with contextlib.aclosing(self._worker.handle(job)) as yields:
-            (chunk,) = [one async for one in yields]
-        return json.loads(chunk["error"])["error"] if "error" in chunk else None
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> bool:

@@ -21,8 +21,9 @@ from worker.background import MAX_TAKEN_UP, BackgroundWork
 from worker.batches.record import Batch, Batches
 from worker.dialects.openai.batches import batch_object
 from worker.errors import EngineDead, VolumeError
+from worker.long_work.job_list import OrphanedWork
 from worker.long_work.records import WorkReference
-from worker.routes.resources import OrphanedWork, StartWork
+from worker.routes.resources import StartWork
 from worker.serve.service import WorkerApp
 
 A, B = WorkReference("batch", "batch_a"), WorkReference("batch", "batch_b")
@@ -38,7 +39,7 @@ def engine() -> Iterator[ScriptedEngine]:
 @pytest.fixture(autouse=True)
 def _take_up_new_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take up work that a job may be about to run, too."""
-    monkeypatch.setattr("worker.routes.resources.SILENT_S", -1.0)
+    monkeypatch.setattr("worker.long_work.job_list.EXPECTED_S", -1.0)
 
 
 @contextlib.asynccontextmanager

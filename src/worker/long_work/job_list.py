@@ -1,7 +1,8 @@
-"""The long work for which a worker has jobs of the platform, in a file that other workers read.
+"""Finds the long work that no worker runs, and that for which workers have jobs of the platform.
 
-A job may wait for hours until its worker runs it, and has no lease meanwhile. Without this file,
-callers would send another job.
+A job may wait for hours until its worker runs it, and has no lease meanwhile. Each worker therefore
+has a file on the volume that lists the work of its jobs. Without it, other workers and callers
+would send another job.
 """
 
 import asyncio
@@ -10,16 +11,28 @@ import json
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
 
-from worker.volume import Volume
+from worker.long_work.records import PAUSED, Record, WorkReference, unix_time
+from worker.volume import Volume, translate_os_errors
 from worker.volume.durable import make_directory
 from worker.volume.lease import SILENT_S, heartbeats
 
 # Seconds after which the list of a dead worker is removed.
 REMOVAL_S = 3600.0
+# Seconds after the creation of work in which the job that created it is about to run it.
+EXPECTED_S = SILENT_S
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanedWork:
+    """Unfinished work that no worker runs, and whether a job for it waits at another worker."""
+
+    work: WorkReference
+    has_job: bool
 
 
 class JobList:
@@ -46,9 +59,27 @@ class JobList:
         finally:
             await asyncio.to_thread(self._change, id, -1)
 
-    def __contains__(self, id: str) -> bool:
-        """Return whether this worker has a job for the work."""
-        return id in self._ids
+    def has_job(self, work: Record) -> bool:
+        """Return whether a worker that is alive has a job for work, or is about to have it."""
+        with translate_os_errors():
+            return _is_expected_to_run(work) or work.id in self.find_listed_ids()
+
+    def find_orphans(self, unfinished: Iterable[Record]) -> list[OrphanedWork]:
+        """Return the unfinished work that no worker runs, and that this worker has no job for.
+
+        Work that is paused is left out, and new work, whose job is about to run it.
+        """
+        orphans = [
+            work
+            for work in unfinished
+            if not _is_expected_to_run(work)
+            and work.id not in self._ids
+            and not work.is_running()
+            and work.stop_reason() != PAUSED
+        ]
+        with translate_os_errors():
+            listed = self.find_listed_ids() if orphans else ()
+        return [OrphanedWork(work.work_reference, work.id in listed) for work in orphans]
 
     def find_listed_ids(self) -> set[str]:
         """Return the ids on the lists of all workers that are alive; blocks for files."""
@@ -101,3 +132,7 @@ class JobList:
         temporary = self._path.with_name(f".{self._name}")
         temporary.write_text(json.dumps([*self._ids]))
         temporary.replace(self._path)
+
+
+def _is_expected_to_run(work: Record) -> bool:
+    return unix_time() < work.created_at + EXPECTED_S

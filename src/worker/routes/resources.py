@@ -5,7 +5,6 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,15 +13,14 @@ from worker.batches.record import Batches, OutputFactory
 from worker.batches.window import SlotWindow
 from worker.engine import Engines
 from worker.errors import InvalidInput
-from worker.long_work.job_list import JobList
-from worker.long_work.records import PAUSED, Record, WorkReference, unix_time
+from worker.long_work.job_list import JobList, OrphanedWork
+from worker.long_work.records import PAUSED, Record, WorkReference
 from worker.long_work.runner import Attempt, WorkLine
 from worker.process.concurrency import max_jobs_from_queue
 from worker.receipts import Receipts
 from worker.routes.kinds import KINDS, existing_record_collections
 from worker.settings import Settings
-from worker.volume import Volume, translate_os_errors
-from worker.volume.lease import SILENT_S
+from worker.volume import Volume
 from worker.volume.links import SignedLinks
 
 if TYPE_CHECKING:
@@ -32,15 +30,6 @@ if TYPE_CHECKING:
 
 # Starts a job that runs long work, here or on the endpoint, and returns whether it has started.
 StartWork = Callable[[WorkReference], Awaitable[bool]]
-
-
-@dataclass(frozen=True, slots=True)
-class OrphanedWork:
-    """Unfinished work that no worker runs, and whether a job for it waits at another worker."""
-
-    work: WorkReference
-    has_job: bool
-
 
 TRAINING_OFF = (
     "This worker trains no adapters (FINE_TUNE=off, the default on a GPU): send the job to an "
@@ -114,9 +103,7 @@ class Resources:
         """
         if work.has_ended() or work.stop_reason() == PAUSED:
             return {"run_state": None}
-        with translate_os_errors():
-            is_expected = unix_time() < work.created_at + SILENT_S
-            has_job = is_expected or work.id in self._job_list.find_listed_ids()
+        has_job = self._job_list.has_job(work)
         state = "running" if work.is_running() else "queued" if has_job else "waiting"
         run_with = {} if has_job or self.can_send_jobs else work.work_reference.run_with_field
         return {"run_state": state, **run_with}
@@ -188,20 +175,8 @@ class Resources:
         return [record.work_reference for record in self._unfinished_records()]
 
     def list_orphans(self) -> list[OrphanedWork]:
-        """Return the unfinished work that no worker runs; see ``list_unfinished_work``."""
-        orphans = [
-            record
-            for record in self._unfinished_records()
-            # A job that has just created the work is about to run it, and one of this worker waits
-            # for its turn.
-            if unix_time() >= record.created_at + SILENT_S
-            and record.id not in self._job_list
-            and not record.is_running()
-            and record.stop_reason() != PAUSED
-        ]
-        with translate_os_errors():
-            listed = self._job_list.find_listed_ids() if orphans else ()
-        return [OrphanedWork(record.work_reference, record.id in listed) for record in orphans]
+        """Return the unfinished work that no worker runs; see ``JobList.find_orphans``."""
+        return self._job_list.find_orphans(self._unfinished_records())
 
     def _unfinished_records(self) -> Iterator[Record]:
         trains, has_engine = self._training_mode != "off", self.engines.has_engine

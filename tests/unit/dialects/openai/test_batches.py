@@ -103,7 +103,7 @@ async def test_a_caller_learns_who_runs_a_batch(
     caller = Caller(engine, tmp_path)
     created = await create_batch(caller)
     assert created["run_state"] == "queued", "its job is on its way"
-    monkeypatch.setattr("worker.routes.resources.SILENT_S", -1.0)
+    monkeypatch.setattr("worker.long_work.job_list.EXPECTED_S", -1.0)
     run_with = {"run_with": {"input": {"batch": {"id": created["id"]}}}}
     waiting = await get_batch(caller, created)
     assert (waiting["run_state"], waiting["run_with"]) == ("waiting", run_with["run_with"])
@@ -132,7 +132,7 @@ async def test_a_caller_learns_who_runs_a_batch(
 async def test_a_batch_that_runs_without_a_job_still_needs_one(
     engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.routes.resources.SILENT_S", -1.0)
+    monkeypatch.setattr("worker.long_work.job_list.EXPECTED_S", -1.0)
     release = asyncio.Event()
     engine.script = (release, *tokens("a"))
     caller = Caller(engine, tmp_path)
