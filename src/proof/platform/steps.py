@@ -178,7 +178,7 @@ STEPS = (
         "cold start",
         "A job waits for a worker: delayTime is its time in the queue.",
         observations.start_cold,
-        "state/worker.py: Worker.state",
+        "job_queue.py: Worker.state",
         _LONG_S,
     ),
     ProofStep(
