@@ -40,9 +40,7 @@ class Origin:
 class PostRequest:
     """The bytes of a post, except for its content.
 
-    Args:
-        url: URL with ``$ID`` as a placeholder for a job's id.
-        headers: Headers of the request. Their values may contain the placeholder, too.
+    ``$ID`` in the URL and in the headers' values is a placeholder for the job's id.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
@@ -69,11 +67,7 @@ class Connection(asyncio.Protocol):
         self.idle_since = 0.0
 
     async def send(self, request: bytes, timeout_s: float) -> int:
-        """Send a request and return the status of its response.
-
-        Raises:
-            OSError: The connection broke, the response is not HTTP, or there was none in time.
-        """
+        """Send a request and return its status; raise ``OSError`` without a valid one in time."""
         loop = asyncio.get_running_loop()
         self._status = 0
         response: asyncio.Future[int] = loop.create_future()
@@ -173,7 +167,6 @@ class ConnectionPool:
         return connection
 
     def release(self, origin: Origin, connection: Connection) -> None:
-        """Keep a connection for other requests, unless it is closed."""
         if connection.is_reusable:
             connection.idle_since = time.monotonic()
             self._idle[origin].append(connection)

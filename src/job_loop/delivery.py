@@ -56,7 +56,6 @@ class Delivery:
                 raise BrokenStream from error
 
     async def post_result(self) -> None:
-        """Post all yields together as the job's result."""
         await self._post_final(b'{"output": [%b]}' % b", ".join(self._encoded_yields))
 
     async def post_error(self, error: str) -> None:
@@ -70,10 +69,7 @@ class Delivery:
             await self._post(post, body, is_repeatable=True)
 
     async def _post(self, post: PostRequest, body: bytes, *, is_repeatable: bool = False) -> None:
-        """Post until the platform has accepted or rejected the body or the deadline is over.
-
-        A post that may have arrived is retried only if ``is_repeatable``.
-        """
+        """Retry a post that may have arrived only if ``is_repeatable``."""
         failures, give_up_at = 0, self._deadline
         while True:
             try:

@@ -77,34 +77,20 @@ class JobsInProgress(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoopLimits:
-    """Limits for jobs and for the lifetime of a loop.
+    """Limits for jobs and for the lifetime of a loop."""
 
-    Args:
-        max_jobs: Maximum number of jobs that run, and of jobs whose result is being posted. Jobs
-            that take no slot don't count.
-        grace_s: Seconds for running jobs to finish during a shutdown, unless an engine died.
-        max_values: Maximum number of JSON values in one job.
-        idle_s: Seconds without a job after which the loop shuts down.
-        life_s: Seconds after which the loop shuts down even if jobs keep coming.
-    """
-
-    max_jobs: int
-    grace_s: float
-    max_values: float = math.inf
-    idle_s: float = math.inf
-    life_s: float = math.inf
+    max_jobs: int  # running, or with a result that is being posted; not those that take no slot
+    grace_s: float  # for running jobs during a shutdown, unless an engine died
+    max_values: float = math.inf  # JSON values in one job
+    idle_s: float = math.inf  # without a job, until the loop shuts down
+    life_s: float = math.inf  # until the loop shuts down even if jobs keep coming
 
 
 class JobLoop:
     """Runs jobs until SIGTERM, SIGINT, the death of an engine, or a limit of its lifetime.
 
-    Args:
-        handler: The worker, which handles the jobs.
-        client: Client for the platform.
-        limits: Limits for jobs and for the lifetime of this loop.
-        engine_death: Future that is resolved when an engine dies.
-        in_progress: Ids of the running jobs, which the SDK's pings report; this loop updates them.
-        background: Other work of this process; None for none.
+    ``engine_death`` is resolved when an engine dies. ``in_progress`` has the ids of the running
+    jobs, which the SDK's pings report; this loop updates them.
     """
 
     def __init__(
@@ -135,7 +121,6 @@ class JobLoop:
         uvloop.run(self.run())
 
     async def run(self) -> None:
-        """Take and run jobs until shutdown, then finish the running jobs."""
         loop = asyncio.get_running_loop()
         self._previous_handler = signal.getsignal(signal.SIGTERM)
         for signal_number in SIGNALS:
@@ -215,7 +200,6 @@ class JobLoop:
             await asyncio.wait(self._job_tasks.values(), timeout=left_s)
 
     async def _take_jobs(self, poller: Poller[dict[str, Any]]) -> None:
-        """Take jobs whenever the engine is ready and a slot is free, until the shutdown."""
         while True:
             while not self._shutdown.is_set() and not self._handler.ready:  # noqa: ASYNC110 - engines rarely restart, and their loop can't set this loop's Event
                 await asyncio.sleep(READY_INTERVAL_S)
@@ -242,7 +226,6 @@ class JobLoop:
         self._slot_event.set()
 
     async def _cancel_stopped_jobs(self, poller: Poller[str]) -> None:
-        """Poll for the ids of cancelled jobs, and cancel those of the jobs that are running."""
         while url := self._client.urls.stopped_jobs_url:
             for job_id in await poller.poll(url):
                 if task := self._job_tasks.get(job_id):
@@ -283,7 +266,6 @@ class JobLoop:
         task.add_done_callback(on_done)
 
     async def _run_job(self, job: dict[str, Any]) -> None:
-        """Run a job, post its yields and its result or error, and log the job."""
         record = JobRecord.from_job(job)
         delivery = Delivery(self._client, record)
         try:

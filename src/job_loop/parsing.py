@@ -60,7 +60,6 @@ def find_jobs(response: Any) -> list[dict[str, Any]]:
 
 
 def find_stopped_job_ids(response: Any) -> list[str]:
-    """Return the ids of the jobs that the platform wants to stop."""
     ids = response.get("jobsToStop") if isinstance(response, dict) else None
     items = ids if isinstance(ids, list) else []
     return [job_id for job_id in items if isinstance(job_id, str)]

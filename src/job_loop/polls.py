@@ -113,13 +113,10 @@ class Poller(Generic[T]):
         reports_outages: bool,
         max_values: float = math.inf,
     ) -> None:
-        """Initialize a poller.
+        """Find the items in responses, which may be any JSON value, with ``parse``.
 
-        Args:
-            client: Client for the platform.
-            parse: Function that returns the items in a response, which may be any JSON value.
-            reports_outages: Whether the client logs outages from failed and successful polls.
-            max_values: Maximum number of JSON values in one job of a response.
+        If ``reports_outages``, the client logs outages from failed and successful polls.
+        ``max_values`` limits the JSON values in one job.
         """
         self._client = client
         self._parse = parse
@@ -163,9 +160,8 @@ class Poller(Generic[T]):
     async def close(self, min_duration_s: float) -> None:
         """Hang up the current request and skip all later pauses.
 
-        Args:
-            min_duration_s: Minimum seconds between the start of a request and its hang-up. If the
-                platform had jobs when the request arrived, its response is on the way by then.
+        The request lasts for at least ``min_duration_s``: if the platform had jobs when it arrived,
+        its response is on the way by then.
         """
         self._close_event.set()
         if (request := self._request) is not None:

@@ -68,10 +68,7 @@ class PostRefused(PostNotDelivered):
 class PlatformUrls:
     """URLs of the platform that contain the worker's id and a query string.
 
-    Args:
-        take: URL for taking the next job.
-        stream: URL for posting chunks; ``$ID`` is a placeholder for the job's id.
-        done: URL for posting results; ``$ID`` is a placeholder for the job's id.
+    In ``stream`` and ``done``, ``$ID`` is a placeholder for the job's id.
     """
 
     take: str
@@ -142,11 +139,7 @@ class PlatformClient:
         return self._session
 
     async def post(self, post: PostRequest, job_id: str, content: bytes) -> None:
-        """Post JSON without a retry.
-
-        Raises:
-            PostNotDelivered: A subclass, if the platform didn't or may not have accepted the post.
-        """
+        """Post JSON once; raise a ``PostNotDelivered`` unless it has surely been accepted."""
         self._replace_session_after_thaw()
         try:
             connection = await self._connections.acquire(post.origin, CONNECT_TIMEOUT_S)
@@ -186,7 +179,6 @@ class PlatformClient:
             log.warning("calls to the platform fail (%s); retrying", error)
 
     def record_success(self) -> None:
-        """Record a successful request; log the end of an outage."""
         if self._failing_since is not None and self._is_outage_logged:
             seconds = time.monotonic() - self._failing_since
             log.info("calls to the platform succeed again, after %.1f s", seconds)
