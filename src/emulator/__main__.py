@@ -58,7 +58,6 @@ def print_line(text: str) -> None:
 
 
 async def serve_endpoint(arguments: Namespace, environ: dict[str, str]) -> None:
-    """Serve the endpoint and run its workers, if any, until a signal arrives."""
     # SIGINT, SIGTERM or SIGHUP stops the endpoint, and a further one stops it immediately.
     stop, stop_now = asyncio.Event(), asyncio.Event()
 
@@ -107,10 +106,7 @@ async def serve_endpoint(arguments: Namespace, environ: dict[str, str]) -> None:
 
 
 async def print_examples_when_ready(emulator: Emulator, fleet: Fleet) -> None:
-    """Wait until a worker is ready, then print requests as shell commands.
-
-    They read a required key from the environment.
-    """
+    """Print requests as shell commands, which read a required key from the environment."""
     await fleet.ready.wait()
     has_key = emulator.options.api_key is not None
     text = _EXAMPLES_TEMPLATE.format(

@@ -134,8 +134,6 @@ def read_command_line(arguments: list[str]) -> Namespace:
 
 
 def integer_type(low: int, high: int) -> Callable[[str], int]:
-    """Return an argparse type that accepts whole numbers within the bounds."""
-
     def parse(text: str) -> int:
         if not (text.isdecimal() and low <= int(text) <= high):
             raise argparse.ArgumentTypeError(f"a whole number from {low} to {high}, not {text!r}")

@@ -44,7 +44,6 @@ class WorkerProcessGroup:
 
     @classmethod
     async def start(cls, command: Sequence[str], environ: Mapping[str, str], log: Path) -> Self:
-        """Start a worker, and append its output to the log."""
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         guard = await asyncio.create_subprocess_exec(
             *_GUARD_COMMAND, stdin=pipe, stdout=null, stderr=null, process_group=0
@@ -98,20 +97,13 @@ class Fleet:
 
     With the option ``idle_timeout_s``, a worker runs only while there are jobs, as on an endpoint
     that is scaled to zero.
-
-    Args:
-        emulator: A running emulator or load balancer.
-        command: Command that starts a worker.
-        environ: The workers' environment, to which the emulator's variables are added.
-        logs: Directory for one log per worker.
-        announce: Function that is called with messages about workers.
     """
 
     emulator: Emulator | LoadBalancer
     command: Sequence[str]
-    environ: Mapping[str, str]
-    logs: Path
-    announce: Callable[[str], None]
+    environ: Mapping[str, str]  # to which the emulator's variables are added
+    logs: Path  # directory for one log per worker
+    announce: Callable[[str], None]  # called with messages about workers
 
     def __post_init__(self) -> None:
         self.ready = asyncio.Event()  # set when the first worker is ready
@@ -162,7 +154,6 @@ class Fleet:
         await asyncio.gather(*self._supervisors, return_exceptions=True)
 
     async def _supervise(self, worker: Worker, volume: NetworkVolume | None) -> None:
-        """Run a worker until the queue closes; restart it after a delay whenever it exits."""
         failures, place = 0, f" on {volume.id}" if volume else ""
         queue, is_scaled = self._queue, self.emulator.options.idle_timeout_s is not None
         while not queue.is_closed:
@@ -245,7 +236,6 @@ class Fleet:
 
 
 async def _wait_for_first(*awaitables: Coroutine[Any, Any, object]) -> None:
-    """Wait until one of the awaitables is done, and cancel the others."""
     tasks = [asyncio.create_task(awaitable) for awaitable in awaitables]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -255,14 +245,12 @@ async def _wait_for_first(*awaitables: Coroutine[Any, Any, object]) -> None:
 
 
 def _read_log_from(log: Path, offset: int) -> str:
-    """Return a log's content from byte ``offset`` on."""
     with log.open("rb") as file:
         file.seek(offset)
         return file.read().decode(errors="replace")
 
 
 def _format_log_excerpt(log: Path, offset: int) -> str:
-    """Return a log's last lines from byte ``offset`` on, indented."""
     begin = max(offset, log.stat().st_size - _EXCERPT_BYTES)
     lines = _read_log_from(log, begin).splitlines() or ["(it printed nothing)"]
     return "\n".join(f"    {line}" for line in lines[-_EXCERPT_LINES:])

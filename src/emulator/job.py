@@ -109,12 +109,10 @@ class Job:
 
     @property
     def input(self) -> Any:
-        """The parsed input."""
         return json.loads(bytes(self.payload["input"]))
 
     @property
     def output(self) -> Any:
-        """The parsed output of the final post."""
         return None if self.result is None else json.loads(self.result)
 
     @property
@@ -159,7 +157,6 @@ class Job:
         return await self.changed.wait_for(lambda: self.has_ended, timeout_s)
 
     def reset_for_retry(self) -> None:
-        """Turn the job into a newly queued attempt without outputs."""
         self.attempt += 1
         self.is_redelivered, self.ttl_ends_at = False, None
         self.status = Status.IN_QUEUE

@@ -85,7 +85,6 @@ class Queue:
         return bool(self._waiting_jobs or self._redeliveries)
 
     def is_busy(self, worker: Worker) -> bool:
-        """Return whether a worker has a job."""
         return any(job.worker_id == worker.id for job in self._running_jobs.values())
 
     def submit(
@@ -95,13 +94,9 @@ class Queue:
         webhook: str | None = None,
         sync: bool = False,
     ) -> Job:
-        """Queue a job.
+        """Queue a job; if its caller waits for it (``sync``), its result is retained for less time.
 
-        Args:
-            payload: Body of the caller's request, as values or as ``msgspec.Raw``.
-            policy: The job's own execution policy.
-            webhook: URL to which the result is posted.
-            sync: Whether the caller waits for the result, which shortens its retention.
+        ``payload`` is the body of the caller's request, as values or as ``msgspec.Raw``.
         """
         options = self._options
         policy = policy or Policy()
@@ -159,7 +154,6 @@ class Queue:
         self.changed.notify_all()
 
     def redeliver(self, jobs: list[Job]) -> None:
-        """Deliver jobs that are already in progress a second time."""
         for job in jobs:
             job.is_redelivered = True
         self._redeliveries.extend(jobs)

@@ -68,7 +68,6 @@ class NetworkVolume:
 
     @property
     def worker_environ(self) -> dict[str, str]:
-        """The environment of a worker with this volume."""
         return {
             "RUNPOD_VOLUME_ID": self.id,
             "RUNPOD_DC_ID": self.data_center,

@@ -51,11 +51,9 @@ class Emulator:
         await self._stack.aclose()
 
     async def begin_outage(self, seconds: float) -> None:
-        """Reset all connections of workers, and refuse new ones for some seconds."""
         await self._worker_port.begin_outage(seconds)
 
     def freeze_worker(self, worker_id: str, seconds: float) -> None:
-        """Pause a worker's processes for some seconds with SIGSTOP, and reset its connections."""
         freeze_worker(self.queue.get_worker(worker_id), seconds)
 
     async def __aenter__(self) -> Self:

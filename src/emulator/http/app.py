@@ -58,7 +58,6 @@ def make_middlewares(exit_stack: AsyncExitStack, request_log: Path | None) -> li
 
 
 async def set_up_runner(exit_stack: AsyncExitStack, app: web.Application) -> web.AppRunner:
-    """Set up a runner that can serve an app on one port until the stack is closed."""
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -72,10 +71,7 @@ async def set_up_runner(exit_stack: AsyncExitStack, app: web.Application) -> web
 
 @web.middleware
 async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turn HTTP errors into JSON: ``{"error": "<method> <path>: <message>"}``.
-
-    A 524 is a page, as on the platform.
-    """
+    """Turn HTTP errors into ``{"error": "<method> <path>: <message>"}``, but a 524 into a page."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -101,7 +97,6 @@ async def _convert_errors_to_json(request: web.Request, handler: Handler) -> web
 
 @web.middleware
 async def _refuse_web_pages(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse web pages of other sites, and names of this machine that may belong to such a site."""
     if refusal := find_page_refusal(request.headers):
         raise web.HTTPForbidden(text=_PAGE_REFUSALS[refusal])
     return await handler(request)
@@ -195,10 +190,7 @@ def read_llm_engine_keys(request: web.Request) -> list[str]:
 def require_key(
     key: str | None, handler: Handler, read: Callable[[web.Request], list[str]] = read_platform_keys
 ) -> Handler:
-    """Return a handler that answers 401 to requests without the key; None requires no key.
-
-    ``read`` returns the keys in a request, one of which must match.
-    """
+    """Answer 401 to requests unless ``read`` finds the key among theirs; None requires no key."""
     if key is None:
         return handler
     expected = _to_bytes(key)

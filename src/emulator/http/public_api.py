@@ -121,11 +121,7 @@ class PublicApi:
         return web.json_response(self._queue.health())
 
     async def _wait_for(self, job: Job, predicate: Callable[[], bool], wait_s: float) -> None:
-        """Wait until the predicate is true, at most ``wait_s`` seconds.
-
-        Raises:
-            GatewayTimeout: The gateway's timeout is shorter, and has expired.
-        """
+        """Wait up to ``wait_s``; raise ``GatewayTimeout`` if the gateway's is over before."""
         timeout_s = self._options.gateway_timeout_s
         is_true = await job.changed.wait_for(predicate, min(wait_s, timeout_s))
         if not is_true and timeout_s < wait_s:
@@ -161,7 +157,6 @@ class Webhooks:
         self._closed = False
 
     def notify(self, job: Job) -> None:
-        """Start to post a job that has ended to its webhook, if it has one."""
         if job.webhook is not None and not self._closed:
             post = asyncio.create_task(self._post(job, job.webhook))
             self._posts.add(post)

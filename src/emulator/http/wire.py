@@ -22,7 +22,6 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 async def read_body(request: web.Request, max_bytes: int, oversize_status: int = 400) -> bytes:
-    """Return the body of a request; refuse one that is too large with ``oversize_status``."""
     # Not request.read(), which stores the bytes in the request until the connection has another.
     body, size = bytearray(), 0
     try:
@@ -138,11 +137,7 @@ async def send_parts(
 async def write_part(
     request: web.Request, response: web.StreamResponse, part: bytes | memoryview
 ) -> None:
-    """Write a part of a response, and wait until most of it is read.
-
-    Raises:
-        ConnectionError: The caller has hung up, or does not read.
-    """
+    """Write a part and wait until most of it is read; ``ConnectionError`` if the caller doesn't."""
     try:
         async with asyncio.timeout(READ_TIMEOUT_S):
             await response.write(part)

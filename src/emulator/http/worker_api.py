@@ -199,11 +199,7 @@ class WorkerApi:
         return response
 
     async def _answer_poll(self, request: web.Request, call: Call, body: Any) -> web.StreamResponse:
-        """Answer a long poll, and wait until the last byte is written.
-
-        Raises:
-            ConnectionError: The worker hung up and received nothing.
-        """
+        """Answer a poll to its last byte; ``ConnectionError`` if the worker hung up before."""
         await self._apply_delay_fault(request, call)
         if self._pick_fault(request, call, Action.LOSE):
             return _reset_connection(request)

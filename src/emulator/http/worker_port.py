@@ -51,7 +51,6 @@ def freeze_worker(worker: Worker, seconds: float) -> None:
 
 
 def thaw_worker(worker: Worker) -> None:
-    """Resume a frozen worker; do nothing if the worker isn't frozen."""
     if worker.thaw_timer is not None:
         worker.thaw_timer.cancel()
     if worker.frozen:
