@@ -33,11 +33,8 @@ def make_page(
 ) -> ConsolePage:
     """Return the page, with everything that it has to know about its server filled in.
 
-    Args:
-        server: The server, which decides the routes that the page calls.
-        needs_key: Whether the server answers only callers with a key. The page then waits for one.
-        endpoint_path: Path of the endpoint in the platform's API, such as "/v2/local", if there is
-            one.
+    If ``needs_key``, the page waits for a key before it calls. ``endpoint_path`` is the endpoint's
+    path in the platform's API, such as "/v2/local", if there is one.
     """
     text = PAGE_FILE.read_text(encoding="utf-8")
     policy = {
