@@ -54,20 +54,11 @@ class Worker:
         engines: Engines,
         settings: Settings,
         report: SendProgress | None = None,
-        yield_limit: float = YIELD_LIMIT_BYTES,
-        start_work: StartWork | None = None,
+        yield_limit: float = YIELD_LIMIT_BYTES,  # bytes of JSON
+        start_work: StartWork | None = None,  # None: callers must send the job that runs long work
+        # For jobs whose policy sets no limit; None means EXECUTION_TIMEOUT_S.
         timeout_s: float | None = None,
     ) -> None:
-        """Initialize the worker.
-
-        Args:
-            engines: The loaded engines, which run on their own event loop.
-            settings: The worker's settings.
-            report: Sends the progress of long lists to the platform; None to report no progress.
-            yield_limit: Maximum size of a yield, in bytes of JSON.
-            start_work: Starts long work; None if callers must send the job that runs it.
-            timeout_s: Seconds for a job whose policy sets no limit; None for EXECUTION_TIMEOUT_S.
-        """
         self._engines = engines
         self._settings = settings
         self._report = report
@@ -101,12 +92,10 @@ class Worker:
 
     @property
     def files(self) -> Files:
-        """The files on the volume, for the HTTP server that receives and serves them."""
         return self._resources.batches.files
 
     @property
     def signed_links(self) -> SignedLinks:
-        """Creates and checks signed URLs of files, for the HTTP server that serves the files."""
         return self._resources.links
 
     def list_unfinished_work(self) -> list[WorkReference]:

@@ -91,7 +91,6 @@ class _AppCall:
 
 
 def take_no_part(_: bytes, __: bool) -> bool:
-    """Take no part of a body, so that ``call_app`` yields all parts."""
     return False
 
 
@@ -106,14 +105,10 @@ async def call_app(
     Closing the generator disconnects the client. The app runs in its own task, which is never
     cancelled: vLLM does not abort an unstreamed request when its task is cancelled.
 
-    Args:
-        app: The ASGI app, which runs on this event loop.
-        request: The request; it can be used for several calls.
-        state: Dictionary in which the app stores data about this call, for the caller to read.
-        take_part: Function that is called by the app with each part of the body, and with whether
-            all earlier parts have been taken or yielded. Only then it may take the part, so that
-            it is not yielded, which saves the switch to the caller's task. It must not raise an
-            exception.
+    In ``state``, the app stores data about this call, for the caller to read. ``take_part`` is
+    called by the app with each part of the body, and with whether all earlier parts have been taken
+    or yielded. Only then it may take the part, so that it is not yielded, which saves the switch to
+    the caller's task. It must not raise an exception.
     """
     app_call = _AppCall(request.body, take_part)
     scope = request.scope if state is None else {**request.scope, "state": state}

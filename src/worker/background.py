@@ -33,7 +33,6 @@ class BackgroundWork:
     """Runs batches and fine-tunes that no job of the platform runs, each once at a time.
 
     Args:
-        worker: The worker, which runs them.
         send_job: Sends a job of the platform that runs work, in place of running it here: the
             platform may stop a worker without a job as idle. None if the worker can't send jobs.
         is_server: Whether the worker is an HTTP server, which has no jobs of the platform.
@@ -141,7 +140,6 @@ class BackgroundWork:
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> bool:
-    """Wait for an event; return whether it was set in time."""
     with contextlib.suppress(TimeoutError):
         await asyncio.wait_for(event.wait(), seconds)
     return event.is_set()

@@ -27,19 +27,12 @@ RESULT_LIMIT_BYTES = 19_000_000
 
 @dataclass(frozen=True, slots=True)
 class Piece(Generic[T]):
-    """The smallest part of an answer that is sent on its own: a token's text, or an SSE event.
-
-    Attributes:
-        value: The content.
-        weight: Number of tokens.
-        size: Size in bytes of JSON.
-        produced_at: Time at which the engine produced the piece, in seconds (``time.monotonic``).
-    """
+    """The smallest part of an answer that is sent on its own: a token's text, or an SSE event."""
 
     value: T
-    weight: int
-    size: int
-    produced_at: float = field(default_factory=time.monotonic)
+    weight: int  # tokens
+    size: int  # bytes of JSON
+    produced_at: float = field(default_factory=time.monotonic)  # by the engine (``time.monotonic``)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +53,6 @@ class ChunkPolicy:
         return self.smallest if self._grows else self.largest
 
     def next_size(self, size: float) -> float:
-        """Return the weight of the chunk after one of this weight."""
         if not self._grows or size >= self.largest:
             return size
         return min(size * self.growth, self.largest)
@@ -201,7 +193,6 @@ class Chunker(Generic[T]):
 
     @property
     def is_due(self) -> bool:
-        """Whether the next chunk is complete."""
         is_full = self._weight > 0 if self._policy.max_delay else self._weight >= self._size
         return is_full or self._bytes > PIECES_LIMIT_BYTES
 

@@ -12,11 +12,7 @@ _LONGEST = 10
 
 
 def find_compression(path: Path) -> str | None:
-    """Return the name of the format in which a file is compressed; None if it is not.
-
-    Raises:
-        OSError: The file can't be read.
-    """
+    """Return the name of the format in which a file is compressed; None if it is not."""
     with path.open("rb") as file:
         match = _FORMATS.match(file.read(_LONGEST))
     return match.lastgroup if match else None

@@ -110,15 +110,13 @@ class FailedStartHandler:
     async def handle(
         self, job: dict[str, Any], record: JobRecord | None = None
     ) -> AsyncGenerator[Any, None]:
-        """Yield the failure of a job, whatever its input is."""
         if record is not None:
             record.status = HTTPStatus(self.error.status)
         body = self.error.body(str(job.get("id", "")))
         yield {"error": json.dumps(body, ensure_ascii=False)}
 
     def takes_slot(self, _: dict[str, Any]) -> bool:
-        """Return True: every job is answered immediately."""
-        return True
+        return True  # every job is answered immediately
 
     def stop_long_work(self) -> None:
         """Do nothing: no long work runs."""

@@ -27,12 +27,7 @@ REDIRECT = "a redirect, which is not followed"
 
 @dataclass(frozen=True, slots=True)
 class JobSender:
-    """Posts jobs to the endpoint's ``/run`` route.
-
-    Args:
-        url: URL of the route.
-        key: API key of the platform.
-    """
+    """Posts jobs to the endpoint's ``/run`` route, with an API key of the platform."""
 
     url: str
     key: SecretStr

@@ -21,11 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def read_test_job(text: str | None) -> dict[str, Any]:
-    """Read and validate a job: a JSON string, or test_input.json here or in the repository.
-
-    Raises:
-        InvalidInput: The string is not JSON, or the worker refuses the input.
-    """
+    """Read and validate a job: a JSON string, or test_input.json here or in the repository."""
     source = "--test_input"
     if text is None:
         paths = (Path(TEST_INPUT), ROOT / TEST_INPUT)

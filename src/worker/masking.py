@@ -38,7 +38,6 @@ def add_url_credentials(texts: Iterable[str]) -> None:
 
 
 def mask_secrets(text: str) -> str:
-    """Replace the secrets in a string by ``MASK``."""
     for secret in _secrets:
         if secret in text:
             text = text.replace(secret, MASK)
@@ -46,13 +45,10 @@ def mask_secrets(text: str) -> str:
 
 
 def remove_paths(text: str) -> str:
-    """Replace the absolute paths in a string by an ellipsis."""
     return _PATH.sub("...", text)
 
 
 class _MaskedStream:
-    """A text stream that masks secrets in its output."""
-
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
 

@@ -50,10 +50,6 @@ def convert_messages(messages: Any, place: str = "messages") -> list[dict[str, A
     """Return messages in the form that vLLM reads. ``place`` is their path, for errors.
 
     Roles, and the media in parts, are not checked here.
-
-    Raises:
-        InvalidInput: They are no list, or a message, a part or a tool call has no form that is
-            known; the error names its path.
     """
     require(list, place, messages)
     return [_convert_message(message, f"{place}.{i}") for i, message in enumerate(messages)]
@@ -70,7 +66,6 @@ def add_system_prompt(
 
 
 def find_reasoning(message: Mapping[str, Any]) -> Any:
-    """Return the reasoning in a message; None if it has none."""
     return next((message[key] for key in REASONING_KEYS if message.get(key) is not None), None)
 
 
@@ -88,7 +83,6 @@ def media_url(part: Mapping[str, Any], place: str) -> str:
 
 
 def mend_texts(value: Any) -> Any:
-    """Return a value with ``mend_text`` applied to all its texts and keys."""
     match value:
         case str():
             return value if value.isascii() else mend_text(value)

@@ -21,14 +21,11 @@ time_delivery = metrics.DELIVERY_SECONDS.time
 
 @dataclass(slots=True)
 class Usage:
-    """Token counts of an answer so far, or None if not counted; updated on the engine's loop.
-
-    Attributes:
-        is_truncated: Whether the answer ended at DEFAULT_MAX_TOKENS because the job set no limit.
-    """
+    """Token counts of an answer so far, or None if not counted; updated on the engine's loop."""
 
     prompt_tokens: int | None = None
     output_tokens: int | None = None
+    # Whether the answer ended at DEFAULT_MAX_TOKENS because the job set no limit.
     is_truncated: bool = False
 
     def add(self, prompt_tokens: int, output_tokens: int) -> None:
@@ -40,33 +37,20 @@ class Usage:
 class EngineUse:
     """The work of the engines for one job, as the sum of the job's requests that have ended.
 
-    A job with a list or a batch has many requests.
-
-    Attributes:
-        whole: The use of the job that this use is a part of; None if it is no part.
-        has_parts: Whether there are other uses that are parts of this one.
-        model: Name of the base model or adapter that computed the last request; None before.
-        requests: Number of requests, also those that run.
-        prompt_tokens: Tokens of the prompts.
-        cached_tokens: Tokens of the prompts that the engine did not compute again.
-        output_tokens: Generated tokens, also those that the caller did not get.
-        preemptions: Number of times that a request lost its memory and was computed again.
-        computed_from, first_token_at: Times of the first request's first step and of the first
-            token of any request (``time.monotonic``); None before.
-        gpu_seconds: Share of the GPUs' time, in seconds of one GPU.
+    A job with a list or a batch has many requests. Times are ``time.monotonic``.
     """
 
-    whole: "EngineUse | None" = None
-    has_parts: bool = False
-    model: str | None = None
-    requests: int = 0
+    whole: "EngineUse | None" = None  # the job's use that this one is a part of
+    has_parts: bool = False  # whether other uses are parts of this one
+    model: str | None = None  # the base model or adapter that computed the last request
+    requests: int = 0  # also those that run
     prompt_tokens: int = 0
-    cached_tokens: int = 0
-    output_tokens: int = 0
-    preemptions: int = 0
-    computed_from: float | None = None
-    first_token_at: float | None = None
-    gpu_seconds: float = 0.0
+    cached_tokens: int = 0  # tokens of prompts that were not computed again
+    output_tokens: int = 0  # also those that the caller did not get
+    preemptions: int = 0  # of requests, which lost their memory and were computed again
+    computed_from: float | None = None  # the first step of the first request
+    first_token_at: float | None = None  # the first one of any request
+    gpu_seconds: float = 0.0  # share of the GPUs' time, in seconds of one GPU
     _end_functions: set[Callable[[], None]] = field(default_factory=set)
 
     def create_part(self) -> "EngineUse":
@@ -129,45 +113,25 @@ class JobRecord:
 
     ``Worker.handle`` fills in most fields. A caller that passes the record to it counts the chunks
     and the retried posts, and logs the record.
-
-    Args:
-        id: Id of the job.
-        received_at: Time at which this worker received the job.
-        limit_s: Seconds that the job's policy allows; None if the policy sets no limit.
-        route: Route of the job, such as "/v1/chat/completions", "raw" or "list".
-        status: HTTP status of the answer; 499 if the job was cancelled.
-        usage: Token counts, which the answer updates.
-        submitted_at: Time at which the engine received the request; None if it never did.
-        first_piece_at: Time at which the first piece of the answer arrived.
-        streamed: Whether the caller requested a stream.
-        is_whole: Whether the answer is one yield that only the job's result contains.
-        chunks: Number of yields.
-        posts_retried: Number of retried posts to the platform.
-        is_counted: Whether the job counts in the worker's metrics.
-        use: The engines' work for the job.
-        user: The caller's name for its user; None if the job has none.
-        labels: The caller's metadata for receipts.
-        batch: Id of the batch whose line this is; None for a job.
-        receipt: The job's receipt; None until it is created.
     """
 
     id: str
     received_at: float = field(default_factory=time.monotonic)
-    limit_s: float | None = None
-    route: str = "none"
-    status: int = 200
+    limit_s: float | None = None  # None if the job's policy sets no limit
+    route: str = "none"  # such as "/v1/chat/completions", "raw" or "list"
+    status: int = 200  # 499 if the job was cancelled
     usage: Usage = field(default_factory=Usage)
-    submitted_at: float | None = None
-    first_piece_at: float | None = None
+    submitted_at: float | None = None  # to the engine; None if it never was
+    first_piece_at: float | None = None  # of the answer
     streamed: bool = False
-    is_whole: bool = False
-    chunks: int = 0
+    is_whole: bool = False  # the answer is one yield that only the job's result contains
+    chunks: int = 0  # yields
     posts_retried: int = 0
-    is_counted: bool = False
+    is_counted: bool = False  # in the worker's metrics
     use: EngineUse = field(default_factory=EngineUse)
-    user: str | None = None
-    labels: Mapping[str, str] = field(default_factory=dict)
-    batch: str | None = None
+    user: str | None = None  # the caller's name for its user
+    labels: Mapping[str, str] = field(default_factory=dict)  # the caller's metadata for receipts
+    batch: str | None = None  # id of the batch whose line this is; None for a job
     receipt: dict[str, Any] | None = None
 
     @classmethod

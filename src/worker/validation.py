@@ -62,11 +62,7 @@ class StrictModel(BaseModel):
 
     @classmethod
     def from_body(cls, values: Mapping[str, Any], container: str = "") -> Self:
-        """Validate the body of a request, or an object in it; null values count as absent.
-
-        Raises:
-            InvalidInput: The message names the first few invalid fields, without values.
-        """
+        """Validate the body of a request, or an object in it; null values count as absent."""
         try:
             return cls.model_validate(drop_nulls(values))
         except ValidationError as error:
@@ -98,12 +94,9 @@ def to_invalid_input(
 ) -> InvalidInput:
     """Translate pydantic's error; the message names the invalid fields, never their values.
 
-    Args:
-        error: The error that pydantic raised.
-        known_keys: Known keys, to suggest one for an unknown key.
-        aliases: The caller's spelling of field names, where it differs.
-        container: Name of the object that contains the fields; it precedes their names.
-        key_hints: Advice on keys that are not allowed here, by key.
+    One of ``known_keys`` is suggested for a similar unknown one, and ``key_hints`` has advice on
+    keys that are not allowed here. ``aliases`` are the caller's spellings of fields, and
+    ``container`` is the name of the object with the fields, which precedes theirs.
     """
     fields, messages = [], []
     for mistake in error.errors(include_input=False, include_url=False)[:MAX_MISTAKES]:
@@ -133,10 +126,7 @@ def unknown_key_message(
 ) -> str:
     """Return the message that refuses a key; it suggests a similar known key, if there is one.
 
-    Args:
-        key: The key as the caller wrote it.
-        known_keys: Keys that are allowed here.
-        key_hints: Advice on keys that callers write here although they are not allowed, by key.
+    ``key_hints`` has advice on keys that callers write here although they are not allowed, by key.
     """
     if len(key) > MAX_KEY_LENGTH:
         return f"unknown key {key[:MAX_KEY_LENGTH]!r}..."
@@ -174,5 +164,4 @@ def unknown_model_advice(name: str, served: Iterable[str]) -> str:
 
 
 def drop_nulls(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Remove null values, which count as absent."""
     return {str(key): value for key, value in values.items() if value is not None}
