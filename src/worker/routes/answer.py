@@ -35,7 +35,6 @@ class Answer(Generic[T]):
     """The answer to one job, which is not started until its pieces are iterated.
 
     Args:
-        stream: Whether the answer is yielded in chunks; otherwise it is one yield.
         pieces: Function that returns the pieces. The function is called, and its generator is
             iterated and closed, on the engine's event loop.
         render: Function that makes one yield from the values of a chunk's pieces.
@@ -75,7 +74,6 @@ class Answer(Generic[T]):
 
 
 def chunk_policy(job: Job, settings: Settings) -> ChunkPolicy:
-    """Return the policy for chunking that a job's keys and the settings result in."""
     delay_ms = job.max_batch_delay_ms
     return ChunkPolicy(
         largest=job.max_batch_size or settings.default_batch_size,
@@ -127,13 +125,7 @@ def answer_with_file(make_parts: Callable[[], AsyncGenerator[Any, None]]) -> Ans
 async def retry_before_first_piece(
     engine: Engine, request_id: str, answer: Callable[[], AsyncGenerator[T, None]]
 ) -> AsyncGenerator[T, None]:
-    """Yield an answer's pieces; if the engine dies before the first one, restart the answer.
-
-    Raises:
-        EngineSuspended: The engine is suspended for too long.
-        EngineDead: The engine died after the first piece, or does not restart.
-        RequestKilledEngine: This request has probably killed the engine.
-    """
+    """Yield an answer's pieces; if the engine dies before the first one, restart the answer."""
     while True:
         has_started = False
         await engine.wait_until_resumed()

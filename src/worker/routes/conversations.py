@@ -159,7 +159,6 @@ def _convert_image(block: Block, place: str) -> Iterator[Block]:
 
 
 def _convert_image_url(key: str, block: Block, place: str) -> Iterator[Block]:
-    """Convert an image of OpenAI's APIs."""
     url = block.get(key)
     url = url.get("url") if isinstance(url, dict) else url
     yield {"type": "image", "source": {"type": "url", "url": require(str, f"{place}.{key}", url)}}
@@ -242,7 +241,6 @@ def _simplify_item(item: dict[str, Any]) -> dict[str, Any]:
 
 
 def _has_only(parts: Any, types: Sequence[str]) -> bool:
-    """Return whether a value is a list of parts of these types."""
     return isinstance(parts, list) and all(
         isinstance(part, dict) and part.get("type") in types for part in parts
     )

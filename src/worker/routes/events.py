@@ -37,17 +37,13 @@ LAST_PREFIXES = (*ERROR_PREFIXES, *COMPLETED_PREFIXES, DONE_EVENT)
 
 @dataclass(frozen=True, slots=True)
 class ErrorFormat:
-    """The format of errors that the clients of an API expect.
+    """The format of errors that the clients of an API expect."""
 
-    Args:
-        make_last_events: Makes the last events of a stream from the body of an error.
-        keys: Keys next to ``error`` in the body of an error.
-        closing_event: The event that ends every stream; empty if clients expect none.
-    """
-
+    # Makes them from the body of an error.
     make_last_events: Callable[[dict[str, Any]], list[str]]
+    # Keys next to ``error`` in the body of an error.
     keys: Mapping[str, str] = field(default_factory=dict)
-    closing_event: str = ""
+    closing_event: str = ""  # ends every stream; empty if clients expect none
 
     def make_receipt_events(self, receipt: dict[str, Any] | None) -> list[str]:
         """Make the last events of a stream that ends with a receipt, if there is one."""
@@ -65,10 +61,8 @@ class ErrorFormat:
 class EventSplitter:
     """Splits the parts of a body into events.
 
-    vLLM sends one event in each part, but does not guarantee it.
-
-    Attributes:
-        incomplete: The begin of an event whose rest has not arrived.
+    vLLM sends one event in each part, but does not guarantee it. ``incomplete`` is the beginning of
+    an event whose rest has not arrived.
     """
 
     def __init__(self) -> None:
@@ -119,7 +113,6 @@ def name_incomplete(event: str) -> str:
 
 
 def parse_error(event: str) -> dict[str, Any]:
-    """Return the error that an event contains."""
     (data,) = decode_event_data([event])
     error: dict[str, Any] = data.get("error") or data
     return error

@@ -72,9 +72,6 @@ def make_answer(
     """Return the answer to a raw job: a piece is a delta of a stream, otherwise a whole choice.
 
     In a stream, a delta of more than ``max_piece_bytes`` becomes several pieces.
-
-    Raises:
-        RequestError: The job exceeds a limit.
     """
     max_bytes = math.inf if job.is_streamed else RESULT_LIMIT_BYTES
     check_request(job.body_to_check, RAW_SHAPE, settings, SAMPLING_PARAMS, max_bytes)
@@ -167,9 +164,6 @@ def make_list_answer(
 
     In a stream, results are yielded one at a time, as soon as they are ready. Otherwise they are in
     the list's order, and a yield contains as many as fit.
-
-    Raises:
-        RequestError: The parameters that all items share exceed a limit.
     """
     check_request(job.shared.body_to_check, RAW_SHAPE, settings, SAMPLING_PARAMS)
     total = len(job.items)

@@ -15,19 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WorkKind:
-    """A kind of long work.
-
-    Args:
-        folder: Directory of its records on the volume.
-        open_records: Returns all records of this kind.
-        places: Number of jobs of this kind that a worker runs concurrently; the others wait.
-        needs_training: Whether it needs a worker that trains, instead of one with an engine.
-    """
+    """A kind of long work, whose records are in ``folder`` on the volume."""
 
     folder: str
     open_records: Callable[[Settings], Records[Any, Any]]
-    places: int
-    needs_training: bool = False
+    places: int  # jobs of this kind that a worker runs concurrently; the others wait
+    needs_training: bool = False  # a worker that trains, instead of one with an engine
 
 
 def _open_fine_tunes(settings: Settings) -> "FineTunes":
@@ -50,11 +43,7 @@ KINDS = {
 def existing_record_collections(
     settings: Settings, kinds: Iterable[WorkKind] = tuple(KINDS.values())
 ) -> Iterator[Records[Any, Any]]:
-    """Yield the records of each kind with a directory on the volume. Call this in a thread.
-
-    Raises:
-        VolumeError: There is no volume, or it fails.
-    """
+    """Yield the records of each kind with a directory on the volume. Call this in a thread."""
     volume = Volume.from_settings(settings)
     for kind in kinds:
         with translate_os_errors():

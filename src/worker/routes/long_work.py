@@ -32,17 +32,9 @@ async def pass_on(
 ) -> dict[str, Any]:
     """Send the job of work that is on another volume again, so that another worker may take it.
 
-    Args:
-        work: The work, with the number of times that its job was passed on.
-        error: The error that the job fails with if it can't be passed on.
-        resources: The worker's resources.
-        time_limit: Seconds that the job may take.
-
-    Returns:
-        The answer of the job, which ends without an effect on the work.
-
-    Raises:
-        OnOtherVolume: The worker can't send jobs, or the job was passed on too often.
+    Returns the answer of this job, which ends without an effect on the work. ``error`` is raised if
+    the worker can't send jobs, or the job was passed on too often. ``time_limit`` are the seconds
+    that this job may take.
     """
     if not resources.can_send_jobs or work.passes >= MAX_PASSES:
         raise error
@@ -55,11 +47,7 @@ async def pass_on(
 
 
 def check_batch_route(endpoint: str, resources: Resources) -> None:
-    """Check that batches can use a route, that it is enabled, and that a served model supports it.
-
-    Raises:
-        InvalidInput: The check fails.
-    """
+    """Check that batches can use a route, that it is enabled, and that a served model has it."""
     if endpoint not in BATCH_PATHS:
         raise field_error("endpoint", f"one of {', '.join(BATCH_PATHS)}")
     # vLLM's server has some routes of batches without /v1.
@@ -87,11 +75,7 @@ async def cancel_batch(batch: Batch, resources: Resources) -> dict[str, Any]:
 async def create_and_start_fine_tune(
     body: CreateFineTune, request: RouteRequest
 ) -> "tuple[FineTune, dict[str, Any]]":
-    """Create a fine-tune and start its job; also return the dict of ``Resources.start_long_jobs``.
-
-    Raises:
-        InvalidInput: This worker does not train, or the field that the message names is invalid.
-    """
+    """Create a fine-tune and start its job; return also ``Resources.start_long_jobs``'s dict."""
     resources, model = request.resources, request.engines.base_model.model
     resources.check_training_enabled()
     # The import is here because only workers that train need ``creation``.

@@ -22,9 +22,6 @@ async def list_cards(request: RouteRequest) -> list[tuple[BaseModelHandle, dict[
 
     A card is OpenAI's object that describes a model. Adapters have cards whether they are loaded or
     not. The card of one that can't be loaded has the reason under ``problem``.
-
-    Raises:
-        EngineDead: No engine is alive.
     """
     # A dead engine, for example an embedder that is being restarted, can't list its cards.
     bases = [base for base in request.engines.base_models if not base.is_dead]
@@ -49,10 +46,8 @@ async def list_cards(request: RouteRequest) -> list[tuple[BaseModelHandle, dict[
 async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, dict[str, Any]]:
     """Return the card of a model, with the engine of its base model.
 
-    Raises:
-        UnknownRoute: There is no model of this name.
-        OnOtherVolume: The name is of an adapter on another volume.
-        EngineDead: No card has this name, and an engine that may serve the model is dead.
+    Raises ``OnOtherVolume`` for an adapter on another volume, and ``EngineDead`` if a dead engine
+    may serve the model.
     """
     all_cards = await list_cards(request)
     match = next(((base, card) for base, card in all_cards if card["id"] == name), None)
@@ -72,12 +67,7 @@ async def find_card(request: RouteRequest, name: str) -> tuple[BaseModelHandle, 
 
 
 async def delete_adapter(request: RouteRequest, name: str) -> None:
-    """Delete an adapter from the network volume.
-
-    Raises:
-        UnknownRoute: There is no model or adapter of this name.
-        InvalidInput: The name is a base model's or one of LORA_MODULES, or deleting is refused.
-    """
+    """Delete an adapter from the network volume."""
     base, card = await find_card(request, name)
     await check_on_volume(base, card, "be deleted")
     root = adapters.adapters_directory(request.settings.base_path)
@@ -96,11 +86,7 @@ async def delete_adapter(request: RouteRequest, name: str) -> None:
 
 
 async def check_on_volume(base: BaseModelHandle, card: dict[str, Any], action: str) -> None:
-    """Check that a card describes an adapter on the volume; ``action`` is for the message.
-
-    Raises:
-        InvalidInput: The card describes a base model, or an adapter of LORA_MODULES.
-    """
+    """Check that a card describes an adapter on the volume; ``action`` is for the message."""
     name = card["id"]
     if card["parent"] is None:
         raise InvalidInput(f"{name!r} is a base model: only adapters can {action}.")
@@ -135,14 +121,8 @@ def check_model_ability(
 ) -> None:
     """Refuse a request to a model that this worker serves for another task.
 
-    Args:
-        name: The model's name as the caller wrote it, or None if it is absent.
-        able_engines: The engines that can answer the request.
-        engines: All engines of the worker.
-        target: The request's route or kind of input, for the message.
-
-    Raises:
-        UnknownRoute: The model can't answer the request. The message names the models that can.
+    ``name`` is the model's name as the caller wrote it. The message names ``target``, which is the
+    route or the kind of input, and the models that can answer it.
     """
     able_names = {able_name for engine in able_engines for able_name in engine.model.names}
     for engine in engines:

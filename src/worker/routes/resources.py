@@ -42,12 +42,9 @@ TRAINING_OFF = (
 class Resources:
     """The engines of a worker, its settings, and its records on the volume.
 
-    Args:
-        engines: The loaded engines.
-        settings: The worker's settings.
-        count_other_requests: Counts the requests in the engine that belong to no batch.
-        start_work: Starts a job that runs long work. If None, callers have to send such jobs.
-        outputs: Factories of extra batch outputs; see ``Batches``.
+    ``count_other_requests`` counts the requests in the engine that belong to no batch.
+    ``start_work`` starts a job that runs long work; if None, callers have to send such jobs.
+    ``outputs`` are factories of extra batch outputs; see ``Batches``.
     """
 
     def __init__(
@@ -110,14 +107,12 @@ class Resources:
 
     @cached_property
     def fine_tunes(self) -> "FineTunes":
-        """The fine-tunes on the volume."""
         from worker.fine_tunes.record import FineTunes  # noqa: PLC0415 - only for fine-tunes
 
         return FineTunes(self.settings, self.batches.files)
 
     @property
     def can_send_jobs(self) -> bool:
-        """Whether this worker can try to start jobs that run long work."""
         return self._start_work is not None
 
     async def wait_unless_stopping(self, seconds: float) -> None:
@@ -130,8 +125,7 @@ class Resources:
     async def start_long_jobs(self, work: WorkReference, jobs: int = 1) -> dict[str, Any]:
         """Start jobs that run long work.
 
-        Returns:
-            An empty dict; on failure ``run_with``, the input of a job that the caller has to send.
+        Returns an empty dict, or on failure ``run_with``, the input of a job that the caller sends.
         """
         start_work = self._start_work
         has_started = start_work is not None and all([await start_work(work) for _ in range(jobs)])
@@ -139,11 +133,6 @@ class Resources:
 
     @cached_property
     def training_setup(self) -> "TrainingSetup":
-        """The setup for training adapters.
-
-        Raises:
-            InvalidInput: This worker does not train.
-        """
         self.check_training_enabled()
         from worker.fine_tunes.training_setup import TrainingSetup  # noqa: PLC0415 - only for trainings
 
@@ -156,7 +145,6 @@ class Resources:
         )
 
     def check_training_enabled(self) -> None:
-        """Raise ``InvalidInput`` unless this worker trains adapters."""
         if self._training_mode == "off":
             raise InvalidInput(TRAINING_OFF)
 

@@ -25,19 +25,12 @@ DEFAULT_CHAT_TEMPERATURE = 0.7
 
 @dataclass(frozen=True, slots=True)
 class RouteRequest:
-    """A request to a route that the worker answers itself.
-
-    Args:
-        job: The job with the request.
-        request_id: The job's id.
-        resources: The worker's engines, settings and records.
-        path_params: Values of the path's parameters, by their names in the route.
-    """
+    """A request to a route that the worker answers itself."""
 
     job: OpenAIJob
-    request_id: str
+    request_id: str  # the job's id
     resources: Resources
-    path_params: dict[str, str]
+    path_params: dict[str, str]  # by their names in the route
 
     @property
     def body(self) -> dict[str, Any]:
@@ -57,7 +50,6 @@ class Route:
     """A route of vLLM's server or of the worker itself.
 
     Args:
-        method: "GET", "POST", "PUT" or "DELETE".
         path: Path of the route, for vLLM's routes the path on its server. ``{name}`` matches one
             segment, ``{name:path}`` any text.
         handler: Function that answers the request in place of vLLM's server.
@@ -68,7 +60,6 @@ class Route:
         default_temperature: Default temperature, if the model's generation_config has none.
         id_format: Format of the request's id in the body, such as "resp_{}", if vLLM does not read
             the id from a header on this route.
-        error_format: The format of errors that clients of the route expect.
         generate: Function that makes the answer from a generation of the engine, not of its server.
         shape: The keys and features of a body for vLLM's server that limits depend on.
     """
@@ -103,6 +94,5 @@ class Route:
 
 @cache
 def _compile_path(path: str) -> tuple[re.Pattern[str], str]:
-    """Return a path's pattern, and the path as the OpenAPI document displays it."""
     pattern, template, _ = compile_path(path)
     return pattern, template
