@@ -101,11 +101,7 @@ def parse_input(payload: Any, max_megabytes: float = DEFAULT_MEGABYTES) -> AnyJo
 def make_answer(
     job: AnyJob, request_id: str, resources: Resources, time_limit: float
 ) -> Answer[Any]:
-    """Return the answer to a job, not yet started. Long work may take ``time_limit`` seconds.
-
-    Raises:
-        WorkerError: No route or model can answer the job, or the job exceeds a limit.
-    """
+    """Return the answer to a job, not yet started. Long work may take ``time_limit`` seconds."""
     engines, settings = resources.engines, resources.settings
     match job:
         case OpenAIJob():

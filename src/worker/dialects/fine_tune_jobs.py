@@ -25,9 +25,6 @@ def make_answer(
     job's own limit, or else ``time_limit`` seconds. At the limit, another job is started to
     continue it; if that fails, the answer contains that job's input (``run_with``). The id of a new
     fine-tune is derived from ``request_id``, so that a retried job continues the same one.
-
-    Raises:
-        InvalidInput: This worker does not train.
     """
     setup, spec = resources.training_setup, job.fine_tune
     fine_tunes, base = resources.fine_tunes, resources.engines.base_model

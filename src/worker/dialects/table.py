@@ -33,11 +33,7 @@ NOT_STARTED = {"status": "not started", "message": "You need to start the servic
 
 
 async def health(request: RouteRequest) -> dict[str, Any]:
-    """Report whether the main engine is alive, and the state of each engine.
-
-    Raises:
-        EngineSuspended, EngineDead: The main engine can't answer.
-    """
+    """Report whether the main engine is alive, and the state of each engine."""
     if request.engines.base_model.is_dead:
         raise EngineDead
     if request.engines.base_model.is_suspended:
@@ -82,11 +78,7 @@ TITLE = "LLM worker"
 
 
 async def openapi_document(request: RouteRequest) -> dict[str, Any]:
-    """Describe ``ROUTES``: those of vLLM's server in full, the others with a summary.
-
-    Raises:
-        NoEngine: This worker only trains, so that it has no document from vLLM.
-    """
+    """Describe ``ROUTES``: those of vLLM's server in full, the others with a summary."""
     if not request.engines.has_engine:
         raise NoEngine
     # In a thread, since an engine needs one to two seconds to build its document.
@@ -172,16 +164,11 @@ def find_enabled_route(job: OpenAIJob, settings: Settings) -> Route | None:
 
 @dataclass(frozen=True, slots=True)
 class RequestDescription:
-    """A job's request, without the caller's text.
+    """A job's request, without the caller's text."""
 
-    Args:
-        route: The job's kind, or the path of its route with the names of the parameters.
-        is_stream: Whether the job requests a stream.
-        error_keys: Keys next to ``error`` in the body of an error, such as ``{"type": "error"}``.
-    """
-
-    route: str
+    route: str  # the job's kind, or its route's path with the names of the parameters
     is_stream: bool
+    # Keys next to ``error`` in the body of an error, such as ``{"type": "error"}``
     error_keys: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -232,12 +219,7 @@ def _select_route(job: OpenAIJob, settings: Settings) -> Route:
 
 
 def make_answer(job: OpenAIJob, request_id: str, resources: Resources) -> Answer[Any]:
-    """Return the answer to a request to one of ``ROUTES``.
-
-    Raises:
-        UnknownRoute: There is no such route, or it is disabled.
-        WrongMethod: The route exists, but takes another method.
-    """
+    """Return the answer to a request to one of ``ROUTES``."""
     engines, settings = resources.engines, resources.settings
     route = _select_route(job, settings)
     request = RouteRequest(job, request_id, resources, route.match_path(job.path) or {})

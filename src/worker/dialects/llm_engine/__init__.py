@@ -49,9 +49,8 @@ CLIENT_ERRORS = (400, 401, 404, 429)
 def is_llm_engine_request(path: str, scheme: str) -> bool:
     """Return whether LLM Engine's client sent an HTTP request.
 
-    Args:
-        path: Path of the request. LLM Engine and OpenAI share the paths of files.
-        scheme: Lower-case scheme of the Authorization header. Only LLM Engine's client sends Basic.
+    LLM Engine and OpenAI share the paths of files, but only LLM Engine's client sends Basic as the
+    ``scheme`` of the Authorization header, here in lower case.
     """
     return scheme == "basic" or OpenAIJob(route=path).path.startswith(("/llm/", BATCHES_PATH))
 

@@ -191,12 +191,7 @@ _VALUE_EVENTS = frozenset({"string", "null", "boolean", "start_map", "start_arra
 
 
 def locate_input_file(path: str, files: Files) -> Path:
-    """Return the path of the input file that a caller names by its id or its path on the volume.
-
-    Raises:
-        InvalidInput: The path is a URL, or callers may not read it.
-        NoSuchObject: There is no file with this id, or its content no longer exists.
-    """
+    """Return the path of the input file that a caller names by its id or its path on the volume."""
     if ids.is_id(FILE_PREFIX, path):
         return files.content_path(files.get(path))
     with name_field_in_errors(INPUT_KEY):

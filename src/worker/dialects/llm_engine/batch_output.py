@@ -76,13 +76,7 @@ class ArrayOutput:
     """The file that a batch writes its results to. Its methods block, so call them in a thread.
 
     From the creation of the batch until its end, the file contains the batch's id, so that no other
-    batch can write to the same path.
-
-    Args:
-        path: The path as the caller wrote it.
-        files: The files of the volume; the output counts towards their quota.
-        id: The id of the batch.
-        make_item: ``make_item_v1`` or ``make_item_v2``.
+    batch can write to the same path. The output counts towards the quota of ``files``.
     """
 
     def __init__(
@@ -99,12 +93,7 @@ class ArrayOutput:
 
     @contextlib.contextmanager
     def reserve(self) -> Iterator[None]:
-        """Reserve the file for the batch; an exception in the block releases it.
-
-        Raises:
-            InvalidInput: No file can be created at the path, or callers may not write there.
-            Conflict: The file already exists, or another batch has reserved it.
-        """
+        """Reserve the file for the batch; an exception in the block releases it."""
         with name_field_in_errors(OUTPUT_KEY):
             path = self._resolve_path()
             with translate_os_errors():
@@ -116,12 +105,7 @@ class ArrayOutput:
             on_failure.pop_all()
 
     def write(self, results: Callable[[], Iterable[bytes | None]]) -> None:
-        """Write the array, unless the file already has this content from an earlier call.
-
-        Raises:
-            InvalidInput: The file can no longer be created at the path.
-            Conflict: Somebody else has created a file at the path.
-        """
+        """Write the array, unless the file already has this content from an earlier call."""
         with name_field_in_errors(OUTPUT_KEY):
             path = self._resolve_path()
             with translate_os_errors():

@@ -83,7 +83,6 @@ class LLMEngineJob(Job, CompletionParameters):
 
 
 def convert_to_raw(values: dict[str, Any]) -> dict[str, Any]:
-    """Convert an input in LLM Engine's format to the input of a raw job."""
     raw: dict[str, Any] = {"format": FORMAT}
     sampling: dict[str, Any] = {}
     for name, value in LLMEngineJob.from_input(values):

@@ -55,9 +55,8 @@ class LLMEngineFineTuneRequest(StrictModel):
     def as_openai_request(self) -> CreateFineTune:
         """The same request in OpenAI's format.
 
-        Raises:
-            InvalidInput: ``report_to`` names a service other than Weights & Biases, or
-                ``wandb_config`` has an API key or an address, which only the operator may set.
+        The only service for ``report_to`` is Weights & Biases, and only the operator may set its
+        API key and its address.
         """
         hyperparameters = dict(self.hyperparameters or {})
         report_to = hyperparameters.pop(REPORT_TO_KEY, None)
@@ -145,7 +144,6 @@ def _describe(fine_tune: "FineTune", request: RouteRequest) -> dict[str, Any]:
 
 
 def event_object(entry: "FineTuneEvent") -> dict[str, Any]:
-    """Return an event of a fine-tune in LLM Engine's format."""
     return {"timestamp": entry.at, "message": entry.message, "level": entry.level}
 
 

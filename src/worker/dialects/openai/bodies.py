@@ -120,9 +120,6 @@ def prepare_body(
     """Return a copy of a job's body that is prepared for one of vLLM's routes.
 
     Also return the ranking of the response's choices, if they are ranked.
-
-    Raises:
-        InvalidInput: A parameter is invalid. The message names the parameter.
     """
     body = remove_duplicate_items(drop_nulls(drop_empty_denied_keys(job.body or {})))
     is_strict = settings.strict_requests

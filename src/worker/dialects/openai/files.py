@@ -104,11 +104,6 @@ async def read_content(request: RouteRequest) -> AsyncGenerator[Any, None]:
     """Return the content of a file in parts below 1 MB: as text, or as base64 if it is binary.
 
     With ``offset`` and ``limit`` in the query string, only this range is returned, as base64.
-
-    Raises:
-        NoSuchObject: There is no such file.
-        AnswerTooLarge: The content is too large for a job.
-        InvalidInput: The range is invalid.
     """
     for part in await asyncio.to_thread(_read_content_parts, request):
         yield part

@@ -135,21 +135,13 @@ _CHECKPOINT_METRICS = (
 
 @dataclass(frozen=True, slots=True)
 class ListedCheckpoint:
-    """The adapter of an epoch, as an item of a list.
-
-    Args:
-        fine_tune_id: The id of the fine-tune.
-        created_at: Unix timestamp in seconds.
-        step: Number of training steps before the checkpoint.
-        name: Name by which requests select the adapter.
-        metrics: Metrics by OpenAI's names.
-    """
+    """The adapter of an epoch, as an item of a list."""
 
     fine_tune_id: str
-    created_at: int
-    step: int
+    created_at: int  # Unix timestamp in seconds
+    step: int  # training steps before the checkpoint
     name: str
-    metrics: dict[str, float]
+    metrics: dict[str, float]  # by OpenAI's names
 
     @property
     def id(self) -> str:
@@ -158,7 +150,6 @@ class ListedCheckpoint:
 
 
 def event_object(entry: "FineTuneEvent") -> dict[str, Any]:
-    """Return an event object of a fine-tuning job."""
     metrics = entry.metrics
     names = {"train_loss": "training loss", "valid_loss": "validation loss"}
     losses = [f"{label}={metrics[name]:.4g}" for name, label in names.items() if name in metrics]
@@ -174,7 +165,6 @@ def event_object(entry: "FineTuneEvent") -> dict[str, Any]:
 
 
 def checkpoint_object(epoch: ListedCheckpoint) -> dict[str, Any]:
-    """Return a checkpoint object of a fine-tuning job."""
     return {
         "id": epoch.id,
         "object": "fine_tuning.job.checkpoint",
