@@ -48,11 +48,7 @@ class Job(StrictModel):
 
     @classmethod
     def from_input(cls, values: Mapping[str, Any]) -> Self:
-        """Validate an input, from which the caller has already dropped null values.
-
-        Raises:
-            InvalidInput: Some fields are invalid. The message names a few, without their values.
-        """
+        """Validate an input, from which the caller has already dropped null values."""
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -68,17 +64,11 @@ class Job(StrictModel):
 
 
 class ContinueOptions(StrictModel):
-    """How a job continues long work.
-
-    Args:
-        max_runtime_sec: Maximum seconds that this job may take.
-        passes: Number of times that workers on other volumes have passed this job on.
-        background: Whether the worker runs the work without a job of the platform, which may stop
-            the worker as idle.
-    """
+    """How a job continues long work."""
 
     max_runtime_sec: RuntimeSeconds | None = None
-    passes: Annotated[int, Field(ge=0)] = 0
+    passes: Annotated[int, Field(ge=0)] = 0  # workers on other volumes that have passed this job on
+    # The worker runs the work without a job of the platform, which may stop it as idle.
     background: bool = False
 
 

@@ -23,21 +23,13 @@ class ExpiresAfter(StrictModel):
 
 
 class BatchRequest(StrictModel):
-    """The parameters of a batch.
+    """The parameters of a batch."""
 
-    Args:
-        endpoint: The route of all lines.
-        completion_window: Time from the batch's creation to its expiry, such as "24h" or "7d".
-        metadata: Up to 16 key-value pairs of the caller.
-        output_expires_after: Expiry of the files that the batch writes.
-        data_parallelism: Number of jobs that share the lines.
-    """
-
-    endpoint: str
-    completion_window: str = "24h"
+    endpoint: str  # the route of all lines
+    completion_window: str = "24h"  # from creation to expiry, such as "24h" or "7d"
     metadata: Metadata | None = None
-    output_expires_after: ExpiresAfter | None = None
-    data_parallelism: Annotated[int, Field(ge=1, le=64)] = 1
+    output_expires_after: ExpiresAfter | None = None  # for the files that the batch writes
+    data_parallelism: Annotated[int, Field(ge=1, le=64)] = 1  # jobs that share the lines
 
     @field_validator("completion_window")
     @classmethod
@@ -60,19 +52,14 @@ class CreateBatch(BatchRequest):
 class BatchSpec(BatchRequest, ContinueOptions):
     """The batch of a job: a new one from a file, a path or lines, or an existing one to continue.
 
-    Args:
-        id: The id of an existing batch. Besides ``id``, only the keys of ``ContinueOptions`` may be
-            set.
-        input_file_id: The id of an input file.
-        requests: The lines as objects.
-        input_path: Path of an input file on the volume.
+    With the ``id`` of an existing batch, only the keys of ``ContinueOptions`` may be set.
     """
 
     endpoint: str = ""
     id: str | None = None
     input_file_id: str | None = None
-    requests: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
-    input_path: str | None = None
+    requests: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None  # lines as objects
+    input_path: str | None = None  # on the volume
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Self:

@@ -75,25 +75,16 @@ class Integration(StrictModel):
 class FineTuneRequest(StrictModel):
     """The parameters of a fine-tune.
 
-    Args:
-        model: The base model; None for the worker's own.
-        training_file: The id of a file, a path on the volume, or a URL to download from.
-        validation_file: A source like ``training_file``. If None, a tenth of the training rows is
-            used for validation instead.
-        hyperparameters: Hyperparameters by the names of OpenAI or LLM Engine. They may be set in
-            ``method`` instead.
-        suffix: The caller's part of the adapter's name.
-        seed: Seed of all random numbers.
-        metadata: Up to 16 key-value pairs of the caller.
-        integrations: Up to one service that receives the metrics.
+    A file is the id of a file, a path on the volume, or a URL to download from. The hyperparameters
+    have the names of OpenAI or LLM Engine, and may be in ``method`` instead.
     """
 
-    model: NonEmptyText | None = None
+    model: NonEmptyText | None = None  # None: the worker's own
     training_file: NonEmptyText | None = None
-    validation_file: NonEmptyText | None = None
+    validation_file: NonEmptyText | None = None  # None: a tenth of the training rows
     hyperparameters: dict[str, Any] | None = None
     method: FineTuneMethod | None = None
-    suffix: Suffix | None = None
+    suffix: Suffix | None = None  # the caller's part of the adapter's name
     seed: int | None = None
     metadata: Metadata | None = None
     integrations: Annotated[list[Integration], Field(max_length=1)] | None = None
@@ -106,7 +97,6 @@ class FineTuneRequest(StrictModel):
 
     @property
     def hyperparameters_field(self) -> str:
-        """Name of the field that contains the hyperparameters."""
         supervised = self.method and self.method.supervised
         if supervised and supervised.hyperparameters is not None:
             return "method.supervised.hyperparameters"
@@ -114,13 +104,12 @@ class FineTuneRequest(StrictModel):
 
     @property
     def raw_hyperparameters(self) -> dict[str, Any]:
-        """The hyperparameters as the caller wrote them."""
         supervised = self.method and self.method.supervised
         return (supervised and supervised.hyperparameters) or self.hyperparameters or {}
 
     @property
     def wandb_options(self) -> dict[str, Any] | None:
-        """The options of Weights & Biases, or None if the fine-tune sends no metrics."""
+        """None if the fine-tune sends no metrics."""
         if not self.integrations:
             return None
         return self.integrations[0].wandb.model_dump(exclude_none=True)
@@ -136,16 +125,12 @@ class CreateFineTune(FineTuneRequest):
 class FineTuneSpec(FineTuneRequest, ContinueOptions):
     """The fine-tune of a job: a new one, or an existing one to continue.
 
-    Args:
-        id: The id of an existing fine-tune. Besides ``id``, only the keys of ``ContinueOptions``
-            may be set.
-        rows: The training rows as objects.
-        training_path: Path of a training file on the volume.
+    With the ``id`` of an existing fine-tune, only the keys of ``ContinueOptions`` may be set.
     """
 
     id: str | None = None
     rows: Annotated[list[dict[str, Any]], Field(min_length=1)] | None = None
-    training_path: NonEmptyText | None = None
+    training_path: NonEmptyText | None = None  # on the volume
 
     @model_validator(mode="after")
     def _check_one_source(self) -> Self:

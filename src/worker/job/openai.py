@@ -81,7 +81,6 @@ class OpenAIJob(Job):
 
     @property
     def has_version_prefix(self) -> bool:
-        """Whether the caller wrote the route with ``/v1``."""
         return self.route.lstrip("/").startswith("v1/")
 
     @property

@@ -147,11 +147,7 @@ class PromptListJob(Job):
 
     @classmethod
     def from_input(cls, values: Mapping[str, Any]) -> Self:
-        """Validate the parameters that all items share, then each item.
-
-        Raises:
-            InvalidInput: A field that all items share is invalid, or too many items are invalid.
-        """
+        """Validate the parameters that all items share, then each item."""
         shared = dict(values)
         keys = shared.keys() & (cls.marker_keys | RawJob.marker_keys)
         if len(keys) > 1:

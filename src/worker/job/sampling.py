@@ -197,7 +197,6 @@ PARAMETERS = (
 
 
 def merge_params(params: Mapping[str, Any], top_level: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge parameters from the top level of a job into its ``sampling_params``."""
     params = drop_nulls(params)
     if repeated := sorted(top_level.keys() & params.keys()):
         message = f"{repeated[0]} is set both in {SAMPLING_PARAMS} and next to it"

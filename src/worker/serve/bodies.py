@@ -72,13 +72,10 @@ class BufferedResponse(Response):
 
 
 class BodyReader:
-    """Reads bodies of requests.
+    """Reads bodies of requests, of at most ``max_bytes``; messages name ``setting``, which sets it.
 
-    Args:
-        max_bytes: Maximum size of a body.
-        timeout_s: Seconds that a client may pause, or be late by ``MIN_RATE``.
-        buffered: Counts the bytes in memory; None: only those of this reader count.
-        setting: Name of the setting that limits the size, for messages.
+    A client may pause for ``timeout_s`` seconds, or be late by as much with ``MIN_RATE``. The bytes
+    in memory count in ``buffered``, which readers may share.
     """
 
     def __init__(

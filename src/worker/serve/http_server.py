@@ -204,7 +204,6 @@ def _exit_on_signal(exit_process: ExitProcess, status: int) -> None:
 def make_refusing_server(
     error: StartFailed, values: Mapping[str, str], host: str, port: int, health: int | None = None
 ) -> uvicorn.Server:
-    """Return an unstarted server that will refuse every request with the error."""
     text = values.get("SERVE_API_KEY")
     key = SecretStr(text) if text else None
     # Any other setting may be the cause of the failure; so may ALLOWED_ORIGINS, if it is invalid.

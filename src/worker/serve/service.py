@@ -121,7 +121,6 @@ class WorkerApp:
             await error_response(error.body(request_id), scope)(scope, receive, send)
 
     def fail_requests(self) -> None:
-        """Fail all running requests because the worker is shutting down."""
         self._worker.fail_all_jobs(ShuttingDown())
 
     async def _run_long_work(self, receive: Receive, send: Send) -> None:
@@ -261,7 +260,6 @@ def _request_id_header(request_id: str) -> dict[str, str]:
 
 
 def error_response(body: dict[str, Any], scope: Scope) -> Response:
-    """Return the response for an error with this body."""
     error = body["error"]
     status, headers = error["code"], _request_id_header(error["request_id"])
     if error["retryable"]:

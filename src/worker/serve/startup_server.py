@@ -27,7 +27,6 @@ _REFUSAL = (
 
 
 def service_unavailable(body: bytes, retry_after_s: int) -> bytes:
-    """Return a complete 503 response with a JSON body."""
     return _REFUSAL % (retry_after_s, len(body), body)
 
 
