@@ -58,12 +58,7 @@ def loading_problem(directory: Path, artifact: Artifact) -> str | None:
 
 
 def check_directory(location: ArtifactLocation) -> None:
-    """Check that an operator's directory is of the artifact's kind, and that its weights load.
-
-    Raises:
-        ModelUnavailable: It can't be loaded; with the reason.
-        OSError: The directory or a file can't be read.
-    """
+    """Check that an operator's directory is of the artifact's kind, and that its weights load."""
     directory, artifact = location.directory, location.artifact
     by_name = _candidate_weight_paths(directory)
 
@@ -89,9 +84,9 @@ def check_directory(location: ArtifactLocation) -> None:
 def find_wrong_kind(
     names: Sequence[str], read_text: Callable[[str], str], artifact: Artifact
 ) -> tuple[Reason, str] | None:
-    """Return why a directory or repository is something else than the artifact, by its files.
+    """Return ``ModelUnavailable``'s arguments if the files are not such an artifact's, or None.
 
-    Returns the arguments of ``ModelUnavailable``, or None. ``read_text`` returns a file's text.
+    ``read_text`` returns a file's text.
     """
     kind, wrong = artifact.kind, None
     if kind is ArtifactKind.TOKENIZER and not files.has_required_files(names, artifact):
@@ -155,12 +150,7 @@ def count_elements(paths: list[Path]) -> tuple[Counter[str] | None, str | None]:
 
 
 def read_tensor_headers(path: Path) -> Iterator[tuple[str, str, Sequence[int]]]:
-    """Yield the name, type and shape of each tensor of a file, with safetensors' names of types.
-
-    Raises:
-        OSError: The file can't be read.
-        SafetensorError: The file is damaged.
-    """
+    """Yield the name, type (safetensors' name of it) and shape of each tensor of a file."""
     with safe_open(path, "np") as opened:
         for name in opened.keys():  # noqa: SIM118 - ``opened`` is no mapping
             tensor = opened.get_slice(name)
@@ -168,7 +158,6 @@ def read_tensor_headers(path: Path) -> Iterator[tuple[str, str, Sequence[int]]]:
 
 
 def read_text_or_empty(path: Path | None) -> str:
-    """Return the text of a file; an empty string if there is no file."""
     return path.read_text(errors="replace") if path and path.is_file() else ""
 
 

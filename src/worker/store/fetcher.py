@@ -99,7 +99,6 @@ class ModelFetcher:
         return [] if self._child else [*self._locations.values()]
 
     def wait_for_locations(self) -> dict[Artifact, ArtifactLocation]:
-        """Wait for the child process, if there is one; return all locations."""
         child = self._child
         if child and child.stdout:
             content = child.stdout.read()
@@ -118,7 +117,6 @@ class ModelFetcher:
         return self._locations
 
     def close(self) -> None:
-        """Stop the child process, if it still runs, and release its resources."""
         child, self._child = self._child, None
         if child and child.stdout:
             child.stop()

@@ -64,10 +64,8 @@ _TOKENIZER_SUFFIXES = (".model", ".tiktoken")
 def needed_files(names: Collection[str], index: str, artifact: Artifact) -> list[str]:
     """Return the names of all files to load, also those in the index that don't exist.
 
-    Args:
-        names: Names of all files of the repository, as paths in it.
-        index: Text of its ``model.safetensors.index.json``; empty without such a file.
-        artifact: The part of the repository to load.
+    ``names`` are all files of the repository, as paths in it. ``index`` is the text of its
+    ``model.safetensors.index.json``; empty without such a file.
     """
     extra = filter(_EXTRA_WEIGHTS.fullmatch, names) if artifact.kind is ArtifactKind.MODEL else ()
     files = [
@@ -151,7 +149,6 @@ def code_repositories(configuration: str) -> set[str]:
 
 
 def has_weight_map(index: str) -> bool:
-    """Return whether the text of an index of weights lists files."""
     return bool(_files_in_index(index))
 
 

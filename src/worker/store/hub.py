@@ -86,15 +86,8 @@ def find_snapshot(
 ) -> Snapshot:
     """Find a model on the disk or on the hub, as a worker does at startup, without its weights.
 
-    Args:
-        artifact: The model.
-        places: The places to search on the disk.
-        folder: Directory for the other files of a model that is on the hub only.
-        endpoint: The address of a hub other than the library's default.
-
-    Raises:
-        ModelUnavailable: The model is neither on the disk nor on the hub, the hub denies access, or
-            the files are not a model's.
+    ``folder`` is for the other files of a model that is on the hub only. ``endpoint`` is the
+    address of a hub other than the library's default. ``ModelUnavailable`` says why there is none.
     """
     location = resolve_on_disk(artifact, places)
     if isinstance(location, ArtifactLocation):
@@ -223,7 +216,6 @@ class _HubCommit:
     places: Places
 
     def download(self, names: Sequence[str], folder: Path) -> Path:
-        """Download files to a directory in ``folder``; return the directory."""
         place = Path(tempfile.mkdtemp(dir=folder)) / Path(self.artifact.model).name
         place.mkdir()
 

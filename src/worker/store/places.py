@@ -53,19 +53,12 @@ _IMAGE = TypeAdapter(_ImageManifest)
 
 @dataclass(frozen=True)
 class Places:
-    """The places to search for models.
+    """The places to search for models."""
 
-    Args:
-        volume: Cache in the hub's layout, to which the worker downloads.
-        platform: Cache in the hub's layout, to which the platform downloads.
-        baked: The models in the image.
-        model_store: Directory with the platform's attached models.
-    """
-
-    volume: Path
-    platform: Path = PLATFORM_CACHE
-    baked: tuple[BakedModel, ...] = ()
-    model_store: Path = MODEL_STORE
+    volume: Path  # cache in the hub's layout, to which the worker downloads
+    platform: Path = PLATFORM_CACHE  # the same, to which the platform downloads
+    baked: tuple[BakedModel, ...] = ()  # in the image
+    model_store: Path = MODEL_STORE  # the models that the platform has attached
 
     def download_cache(self, artifact: Artifact) -> Path:
         return artifact.download_dir or self.volume
@@ -88,7 +81,6 @@ def possible_repository_folders(cache: Path, model: str) -> list[Path]:
 
 
 def possible_store_folders(store: Path, model: str) -> list[Path]:
-    """Return the possible folders of a repository in the platform's model store."""
     if not is_inside_folder(model):
         return []
     return [store / name for name in _possible_names(model)]

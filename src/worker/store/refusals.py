@@ -129,12 +129,8 @@ class WrongChecksumError(OSError):
 class ModelUnavailable(StartFailed):
     """A model is neither on the disk nor downloadable.
 
-    ``problem`` names the model and the cause, ``remedy`` says how to solve the problem.
-
-    Args:
-        artifact: The model.
-        reason: The reason, which has the messages.
-        detail: Text for {detail} of the reason; added to the problem in brackets if it has none.
+    ``problem`` names the model and the cause, ``remedy`` says how to solve the problem. ``detail``
+    replaces {detail} of the reason; without one, the problem has it in brackets.
     """
 
     def __init__(self, artifact: Artifact, reason: Reason, detail: str = "") -> None:

@@ -32,26 +32,16 @@ class ArtifactKind(StrEnum):
 
 @dataclass(frozen=True)
 class Artifact:
-    """A directory or a repository to load, and how to load it.
+    """A directory or a repository to load, and how to load it."""
 
-    Args:
-        model: A directory, or a repository's name.
-        revision: Branch, tag or commit; None for the main branch.
-        load_format: Value of vLLM's option.
-        download_dir: Cache for downloads, instead of the volume's.
-        kind: The part of the repository to load.
-        code: Whether the repository's code may run, and is loaded, too.
-        loaded_by_name: Whether libraries load it by its name, from their own cache.
-        setting: Name of the setting that configures it, for messages.
-    """
-
-    model: str
-    revision: str | None = None
-    load_format: str = "auto"
-    download_dir: Path | None = None
+    model: str  # a directory, or a repository's name
+    revision: str | None = None  # branch, tag or commit; None for the main branch
+    load_format: str = "auto"  # vLLM's option
+    download_dir: Path | None = None  # cache for downloads, instead of the volume's
     kind: ArtifactKind = ArtifactKind.MODEL
-    code: bool = False
-    loaded_by_name: bool = False
+    code: bool = False  # the repository's code may run, and is loaded, too
+    loaded_by_name: bool = False  # libraries load it by its name, from their own cache
+    # The one that configures it, for messages.
     setting: str = field(default="MODEL_NAME", compare=False)
 
     def __str__(self) -> str:
@@ -104,37 +94,23 @@ class File:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A commit of a model's repository, or a directory: its files and their properties.
+    """A commit of a model's repository, or a directory: its files and their properties."""
 
-    Args:
-        model: A directory, or a repository's name.
-        origin: Where the model comes from.
-        directory: The model's directory; on the hub, its repository's folder in the cache.
-        small_files: Directory with the other files, which is ``directory`` if it is on the disk.
-        commit: Hash of the commit; None for a directory.
-        weights: The weights that vLLM loads.
-        others: The other files that vLLM loads.
-        not_downloaded: The weights and other files that must still be downloaded.
-        config: Contents of config.json; empty if it is missing or invalid.
-        tensors: Number of elements by type, with safetensors' names of types; None if unknown.
-        refusal: Why the weights can't be loaded, as the start would say; None if they can.
-        gated: Whether reading the repository needs permission.
-        skipped: Reasons why places with precedence were skipped.
-    """
-
-    model: str
+    model: str  # a directory, or a repository's name
     origin: Origin
-    directory: Path
-    small_files: Path
-    commit: str | None = None
-    weights: tuple[File, ...] = ()
-    others: tuple[File, ...] = ()
-    not_downloaded: tuple[File, ...] = ()
+    directory: Path  # on the hub: the repository's folder in the cache
+    small_files: Path  # with all but the weights; ``directory`` if that is on the disk
+    commit: str | None = None  # None for a directory
+    weights: tuple[File, ...] = ()  # that vLLM loads
+    others: tuple[File, ...] = ()  # that vLLM loads, too
+    not_downloaded: tuple[File, ...] = ()  # weights and others that must still be downloaded
+    # Contents of config.json; empty if missing or invalid.
     config: Mapping[str, Any] = field(default_factory=dict)
+    # Numbers of elements by type, as safetensors names it; None if unknown.
     tensors: Mapping[str, int] | None = None
-    refusal: StartFailed | None = None
-    gated: bool = False
-    skipped: tuple[str, ...] = ()
+    refusal: StartFailed | None = None  # why the weights can't be loaded; None if they can
+    gated: bool = False  # reading the repository needs permission
+    skipped: tuple[str, ...] = ()  # reasons why places with precedence were skipped
 
     @property
     def weights_size(self) -> int:

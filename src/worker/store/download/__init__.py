@@ -56,13 +56,9 @@ def obtain_artifact(
 ) -> ArtifactLocation:
     """Return the location of an artifact; download the artifact if necessary.
 
-    Only one of several workers with the same cache downloads; the others wait for it.
-
-    Args:
-        artifact: The artifact to find.
-        places: The places to search.
-        endpoint: Address of a hub other than the library's default.
-        refresh: Whether to replace an artifact on the volume if the hub has a newer commit.
+    Only one of several workers with the same cache downloads; the others wait for it. ``endpoint``
+    is the address of a hub other than the library's default. With ``refresh``, an artifact on the
+    volume is replaced if the hub has a newer commit.
     """
     location = resolve_on_disk(artifact, places)
     query = refresh and not is_offline_mode()
@@ -263,8 +259,7 @@ class _Download:
 class ProgressMeter:
     """Logs the number of bytes on the disk, including those that other workers have downloaded.
 
-    Attributes:
-        downloaded_bytes, download_s: The size and the duration of the whole download; 0 before.
+    ``downloaded_bytes`` and ``download_s`` are of the whole download; 0 before its end.
     """
 
     INTERVAL_S = 5.0
@@ -276,7 +271,6 @@ class ProgressMeter:
         self._done: Callable[[], int] = int
 
     def stored_and_total_bytes(self) -> tuple[int, int]:
-        """Return the number of bytes on the disk, and the total number."""
         return self._done(), self._total
 
     def begin(self, total: int, done: Callable[[], int]) -> None:

@@ -23,7 +23,6 @@ log = logging.getLogger("worker.store")
 
 
 def main() -> None:
-    """Read the order, obtain its artifacts, write the reply, and exit."""
     masking.mask_output()
     # Libraries quote the addresses of the hub and of proxies in their errors.
     masking.add_url_credentials(process_environ().values())

@@ -47,12 +47,8 @@ class PartialFile(io.FileIO):
     """The file to which a download is written; opened at its end, with the hash of its content.
 
     Bytes are written at their own offsets, not in the system's append mode: two workers that both
-    believe that they have the lease write the same bytes at the same offsets.
-
-    Args:
-        path: Path of the partial file, which is created if it doesn't exist.
-        file: The file to download. A partial file that is larger is truncated to nothing.
-        stop: Event that forbids further writes, which then raise ``DownloadStopped``.
+    believe that they have the lease write the same bytes at the same offsets. A file that is larger
+    than the download is truncated to nothing. After ``stop``, writes raise ``DownloadStopped``.
     """
 
     def __init__(self, path: Path, file: File, stop: threading.Event) -> None:
@@ -125,7 +121,6 @@ class CommitDownloader:
         Raises:
             DownloadStopped: ``stop`` is set.
             WrongChecksumError: The hub has sent content with a wrong size or checksum twice.
-            OSError: The file can't be written.
             hub.HTTPError: The hub refuses the request, or its responses break off without progress.
         """
         if self._is_in_snapshot(file):
