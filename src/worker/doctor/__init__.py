@@ -60,8 +60,7 @@ _UNSEEN_GPU = Finding(
 def main(raw_settings: RawSettings, gpu: str = "", prices: str = "") -> int:
     """Print the findings; return 1 if the worker would not start, else 0.
 
-    ``gpu`` is the value of ``--gpu``: GPUs to judge instead of this machine's. ``prices`` is the
-    path of a file with their prices per hour; empty without one.
+    ``gpu`` and ``prices`` are the values of ``--gpu`` and ``--prices``; empty without them.
     """
     # Hide the log of the startup's phases, and report vLLM's refusals only as findings.
     logging.getLogger("worker").setLevel(logging.WARNING)
@@ -179,7 +178,6 @@ def _is_vllm_imported() -> bool:
 
 
 def report_volume(settings: Settings) -> Iterator[Finding]:
-    """Yield findings on the network volume of this machine, and on long work on it."""
     location = VolumeLocation.from_settings(settings)
     if location.id:
         text = (

@@ -18,15 +18,10 @@ from worker.store import Snapshot
 
 @dataclass(frozen=True)
 class Candidate:
-    """An engine that the worker would start, and its model.
+    """An engine that the worker would start, and its model."""
 
-    Attributes:
-        engine: The engine's arguments, whose model is a directory with at least a config.json.
-        snapshot: The model's files, on the disk or on the hub.
-    """
-
-    engine: EngineArguments
-    snapshot: Snapshot
+    engine: EngineArguments  # its model is a directory with at least a config.json
+    snapshot: Snapshot  # on the disk or on the hub
     _plans: dict[tuple[Any, ...], KvCachePlan | StartFailed] = field(
         default_factory=dict, compare=False, repr=False
     )
@@ -39,7 +34,6 @@ class Candidate:
 
     @property
     def architectures(self) -> list[str]:
-        """The architectures in ``config``."""
         return architectures_in(self.config)
 
     @cached_property
@@ -51,7 +45,6 @@ class Candidate:
 
     @property
     def vllm_arguments(self) -> Namespace:
-        """The part of the engine's arguments that is passed to vLLM."""
         return self.engine.vllm_args
 
     @property
@@ -90,10 +83,8 @@ class Candidate:
         """Return vLLM's cache plan for the model; it is computed once for GPUs of the same kind.
 
         ``tensor_parallel`` GPUs, or processes on a CPU, share every layer. ``gpu`` is one of the
-        GPUs; None for this machine's.
-
-        Raises:
-            StartFailed: vLLM refuses the model, or (MachineUnfit) can't build it on this machine.
+        GPUs; None for this machine's. ``StartFailed`` means that vLLM refuses the model,
+        ``MachineUnfit`` that it can't build the model on this machine.
         """
         key = tensor_parallel, gpu and gpu_batch_defaults(gpu)
         if key not in self._plans:

@@ -67,10 +67,7 @@ ROUND_S = 60
 def check_engines(
     lookups: Lookups, start: Start | None, judge: JudgeGpus | None
 ) -> Iterator[Finding]:
-    """Check all engines, and yield the findings.
-
-    If invalid settings prevent a start, only the models are looked up.
-    """
+    """Check all engines; if invalid settings prevent a start, only look up the models."""
     engines = {engine.prefix: engine for engine in start.engines} if start else {}
     # The engines may use models other than those that the settings name.
     artifacts = {prefix: [model] for prefix, model in lookups.models.items()}
@@ -130,10 +127,8 @@ def rehearse_start(
 ) -> tuple[Candidate | None, list[Finding]]:
     """Run the start of an engine until its core would start, again after each refused option.
 
-    ``found`` are the snapshots of its artifacts, of which the model is the first.
-
-    Returns the engine without the refused options, or None if its model is refused; and findings on
-    the refusals.
+    The model is the first artifact in ``found``. Return the engine without the refused options, or
+    None if its model is refused; and findings on the refusals.
     """
     snapshots = {part: one for part, one in found.items() if isinstance(one, Snapshot)}
     start.locations = {
@@ -225,7 +220,6 @@ def report_origin(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def check_disk_space(snapshot: Snapshot) -> Iterator[Finding]:
-    """Check that the disk has enough space for the download."""
     if not snapshot.not_downloaded:
         return
     folders = (snapshot.directory, *snapshot.directory.parents)
@@ -242,7 +236,6 @@ def check_disk_space(snapshot: Snapshot) -> Iterator[Finding]:
 
 
 def report_architecture(model: Candidate) -> Iterator[Finding]:
-    """Report whose code runs the model."""
     if not model.architectures or model.engine.config is None:
         return
     named = ", ".join(model.architectures)
@@ -278,7 +271,6 @@ def report_context_length(model: Candidate) -> Iterator[Finding]:
 
 
 def report_quantization(model: Candidate) -> Iterator[Finding]:
-    """Report the checkpoint's quantization method."""
     if method := model.quantization_method:
         yield Finding(Level.OK, "quantization", method)
 

@@ -41,19 +41,12 @@ _HEADER = ("GPUs", "fit", "context", "requests", "price", "")
 
 @dataclass(frozen=True)
 class GpuType:
-    """A type of GPU.
+    """A type of GPU that the platform offers."""
 
-    Attributes:
-        id: The platform's id.
-        name: The common name.
-        gib: Minimum GiB of memory that the driver offers to a process; less than the nominal size.
-        capability: CUDA's compute capability, times ten: 89 for 8.9.
-    """
-
-    id: str
+    id: str  # the platform's
     name: str
-    gib: float
-    capability: int
+    gib: float  # minimum that the driver offers to a process; less than the nominal size
+    capability: int  # CUDA's, times ten: 89 for 8.9
 
 
 @dataclass(frozen=True)
@@ -132,7 +125,6 @@ class GpuChoice:
 
     @property
     def smallest_gpu(self) -> Gpu:
-        """A GPU of the type with the least memory."""
         kind = min(self.types, key=lambda kind: kind.gib)
         return Gpu(kind.id, int(kind.gib * GIB), kind.capability)
 
@@ -170,7 +162,6 @@ def parse_choice(text: str) -> GpuChoice:
 
 
 def min_gpu_count(options: Mapping[str, str]) -> int:
-    """Return the minimum number of GPUs that the options of an engine require."""
     sizes = (options.get(name, "1") for name in _PARALLEL_OPTIONS)
     return math.prod(int(size) for size in sizes if size.isdecimal() and size != "0")
 
@@ -213,17 +204,12 @@ def _suggest_names(name: str) -> str:
 
 
 class Fit(StrEnum):
-    """Whether a model fits on GPUs.
-
-    ``SHORTER``: It fits with a shorter context than the model supports. ``DOUBTFUL``: The result is
-    too close to the limit, since a part of the memory is estimated. ``UNKNOWN``: The size of the
-    weights or of the cache is unknown.
-    """
+    """Whether a model fits on GPUs."""
 
     FITS = "fits"
-    SHORTER = "shorter"
-    DOUBTFUL = "doubtful"
-    UNKNOWN = "unknown"
+    SHORTER = "shorter"  # with a shorter context than the model supports
+    DOUBTFUL = "doubtful"  # too close to the limit, since a part of the memory is estimated
+    UNKNOWN = "unknown"  # the size of the weights or of the cache
     NO = "no"
 
 
@@ -243,18 +229,13 @@ _LEVELS = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """A judgment on whether a model fits on GPUs.
-
-    ``reason`` is the calculation, or why the model does not fit. ``context`` is the number of
-    tokens of the longest text that fits; 0 if it is unknown. ``concurrency`` texts of that length
-    fit concurrently.
-    """
+    """A judgment on whether a model fits on GPUs."""
 
     choice: GpuChoice
     fit: Fit
-    reason: str
-    context: int = 0
-    concurrency: float = 0.0
+    reason: str  # the calculation, or why the model does not fit
+    context: int = 0  # tokens of the longest text that fits; 0 if unknown
+    concurrency: float = 0.0  # how many texts of that length fit at once
 
 
 def verdict_finding(verdict: Verdict, change: str, price: str = "") -> Finding:
@@ -270,12 +251,10 @@ def verdict_finding(verdict: Verdict, change: str, price: str = "") -> Finding:
 
 
 def concurrency_text(verdict: Verdict) -> str:
-    """Return the number of concurrent requests of the maximum length, for messages."""
     return "any" if math.isinf(verdict.concurrency) else str(math.floor(verdict.concurrency))
 
 
 def price_text(choice: GpuChoice, prices: Mapping[str, float]) -> str:
-    """Return the price an hour of GPUs; blank if it is unknown."""
     return f"{prices[choice.pool_id] * choice.count:.2f}" if choice.pool_id in prices else ""
 
 

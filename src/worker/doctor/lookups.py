@@ -27,14 +27,12 @@ _MODEL_SETTING = "MODEL_NAME"
 
 
 class Lookups:
-    """Looks up artifacts in background threads; first the models that the settings name.
+    """Looks up artifacts in background threads; files from the hub are stored in ``folder``.
 
-    Attributes:
-        models: The models that the settings name, by the prefixes of their engines' settings.
+    ``models`` are those that the settings name, by the prefixes of their engines' settings.
     """
 
     def __init__(self, raw_settings: RawSettings, folder: Path) -> None:
-        """Start to look up models; files from the hub are stored in ``folder``."""
         # The process exits without waiting for the pool's threads.
         self._pool = ThreadPoolExecutor()
         self._folder = folder
@@ -49,14 +47,12 @@ class Lookups:
             self.start_lookup(model)
 
     def start_lookup(self, artifact: Artifact) -> None:
-        """Start to look up an artifact, unless its look-up has already been started."""
         if artifact not in self._pending:
             deadline = time.monotonic() + HUB_TIMEOUT_S
             future = self._pool.submit(find_snapshot, artifact, self._places, self._folder)
             self._pending[artifact] = (future, deadline)
 
     def wait_for_result(self, artifact: Artifact) -> Snapshot | Finding:
-        """Wait for an artifact's look-up; return its snapshot, or a finding on the failure."""
         if not is_searched_by_store(artifact):
             text = f"{artifact.model} is not checked: it is neither a directory nor on the hub"
             return Finding(Level.UNKNOWN, "model", text)

@@ -87,7 +87,7 @@ class GpuJudge:
     def verdicts(self, choice: GpuChoice) -> list[Verdict]:
         """Judge GPUs, and larger numbers of them if the whole context does not fit.
 
-        Return verdicts on the requested number, unless the model fits only on a larger one, and on
+        The verdicts are on the requested number, unless the model fits only on a larger one, and on
         the smallest number on which the whole context fits.
         """
         verdict = self.worst_verdict(choice)
@@ -262,7 +262,6 @@ def check_memory(
 
 
 def _unknown_size_finding(model: Candidate, machine: Machine) -> Finding | None:
-    """Return a finding on why the size of a model is unknown; None if it is known."""
     if not model.snapshot.weights:
         return Finding(Level.UNKNOWN, "memory", NO_WEIGHTS)
     try:
@@ -307,7 +306,6 @@ def _check_gpus(model: Candidate, machine: Machine, min_len: int) -> Finding:
 
 
 def _check_ram(topic: str, models: Sequence[Candidate], ram: int) -> Finding:
-    """Check that weights and caches fit into a machine's main memory of ``ram`` bytes."""
     sizes = [estimate_weight_bytes(model, model.cache_plan()) for model in models]
     low, high = weights = SizeRange(*map(sum, zip(*sizes, strict=True)))
     # A model without a KV cache, such as an encoder, needs no space for it.
