@@ -59,23 +59,15 @@ Place = tuple[Any, str | int] | None
 
 @dataclass(frozen=True, slots=True)
 class BodyShape:
-    """The keys and features of a route's body that limits depend on.
+    """The keys and features of a route's body that limits depend on."""
 
-    Args:
-        text_keys: Keys of texts, lists of texts, conversations (also with media), or tokens.
-        accepts_token_ids: Whether ``prompt`` can hold token ids that the engine continues.
-        can_truncate: Whether ``truncate_prompt_tokens`` truncates the texts.
-        echoes_input: Whether the response contains the whole input.
-        is_batchable: Whether lines of batches can use the route.
-        accepts_items: Whether ``input`` can hold items as in ``/v1/responses``.
-    """
-
+    # Keys of texts, lists of texts, conversations (also with media), or tokens.
     text_keys: tuple[str, ...] = ()
-    accepts_token_ids: bool = False
-    can_truncate: bool = False
-    echoes_input: bool = False
-    is_batchable: bool = False
-    accepts_items: bool = False
+    accepts_token_ids: bool = False  # ``prompt`` can hold token ids that the engine continues
+    can_truncate: bool = False  # by ``truncate_prompt_tokens``
+    echoes_input: bool = False  # the response contains the whole input
+    is_batchable: bool = False  # lines of batches can use the route
+    accepts_items: bool = False  # ``input`` can hold items as in ``/v1/responses``
 
 
 # Shape of a raw job, which has no route.
@@ -144,15 +136,9 @@ def check_request(
 ) -> None:
     """Check all of a request that can be checked without an engine.
 
-    Args:
-        values: A body, or the keys and sampling parameters of a raw job in one object.
-        shape: The shape of the route's body.
-        settings: The operator's settings.
-        holder: Name of the object with the sampling parameters; empty if it is the body.
-        max_answer_bytes: Maximum bytes of the response; infinite if the response comes in parts.
-
-    Raises:
-        RequestError: If the request exceeds a limit, or has a refused key; it names the key.
+    ``values`` are a body, or the keys and sampling parameters of a raw job in one object.
+    ``holder`` is the name of the object with the sampling parameters; empty if it is the body.
+    ``max_answer_bytes`` are infinite if the response comes in parts.
     """
     walker.refuse_denied_keys(values)
     # Called for its errors only: the media are fetched and checked later.

@@ -236,7 +236,6 @@ def normalize_structured_outputs(params: Mapping[str, Any], holder: str) -> dict
 
 
 def _named_error(name: str, message: str, holder: str) -> InvalidInput:
-    """Return the error for a parameter that the message names itself."""
     return InvalidInput(f"{holder}: {message}" if holder else message, param=name)
 
 

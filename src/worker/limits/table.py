@@ -19,27 +19,17 @@ Line = tuple[str, str, str]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A row of the table: limits that are checked together.
-
-    Args:
-        name: Heading of the row.
-        module: Module that does the check.
-        keys: The keys of a body that the limits apply to; empty if they don't depend on keys.
-        lines: The limits as text.
-        harm: Measured harm of a request that exceeds them, to others or to its own answer.
-        attacks: Names of the hostile requests that show the harm (``tests/support/tables``).
-    """
+    """A row of the table: limits that are checked together."""
 
     name: str
-    module: str
-    keys: frozenset[str]
+    module: str  # the one that does the check
+    keys: frozenset[str]  # of a body; empty if the limits don't depend on keys
     lines: tuple[Line, ...]
-    harm: str
-    attacks: tuple[str, ...]
+    harm: str  # measured, of a request that exceeds the limits, to others or to its own answer
+    attacks: tuple[str, ...]  # hostile requests that show the harm (``tests/support/tables``)
 
 
 def _names_by_text(texts_by_name: Mapping[str, str]) -> dict[str, str]:
-    """Return for each text the names that share it."""
     names: dict[str, list[str]] = {}
     for name, text in texts_by_name.items():
         names.setdefault(text, []).append(f"`{name}`")

@@ -45,7 +45,7 @@ def limit_texts(
 
     Return a body, and whether the request counts as long. With ``truncate_prompt_tokens``, the
     texts of the body may be cut to the characters that can remain after vLLM's own truncation.
-    ``context`` is the model's context, in tokens.
+    ``context`` is in tokens.
     """
     size = sum(count_characters(body.get(key)) for key in {*shape.text_keys, *TEMPLATE_KEYS})
     keys = [key for key in shape.text_keys if key not in CONVERSATION_KEYS]
@@ -103,12 +103,10 @@ def _check_size(size: int, limit: int, key: str, context: int, unit: str = "char
 
 
 def _is_list_starting_with(value: Any, kind: type) -> bool:
-    """Return whether a value is a list whose first item has this type."""
     return isinstance(value, list) and bool(value) and type(value[0]) is kind
 
 
 def _has_many_prompts_or_ids(items: list[Any]) -> bool:
-    """Return whether a list has many prompts, or many token ids."""
     if _is_list_starting_with(items, int):
         return len(items) > MANY_TOKENS
     ids = sum(len(prompt) for prompt in items if _is_list_starting_with(prompt, int))

@@ -86,11 +86,10 @@ def check_requested_work(
 ) -> None:
     """Check the products of prompts, choices, tokens, log probabilities and comparisons.
 
-    Args:
-        params: Sampling parameters, or a body that contains them, with its prompts.
-        max_answer_bytes: Maximum bytes of the response; infinite if the response comes in parts.
-        max_output_tokens: Maximum tokens of a choice, to which ``max_tokens`` is reduced.
-        holder: Prefix of a parameter in messages, with a trailing dot.
+    ``params`` are sampling parameters, or a body that contains them, with its prompts.
+    ``max_answer_bytes`` are infinite if the response comes in parts. ``max_output_tokens`` are of a
+    choice, and reduce ``max_tokens``. ``holder`` precedes a parameter in messages, with a trailing
+    dot.
     """
     choices = _count_choices(params)
     prompts = _list_prompts(params)
