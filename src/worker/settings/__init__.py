@@ -219,11 +219,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_env(cls, environ: Mapping[str, str]) -> Self:
-        """Read the worker's settings; a blank value counts as unset.
-
-        Raises:
-            SettingsError: One or more settings are wrong; the error lists all mistakes.
-        """
+        """Read the settings; blank counts as unset. One ``SettingsError`` lists all mistakes."""
         values = {name: environ.get(name.upper(), "").strip() for name in cls.model_fields}
         try:
             settings = cls.model_validate({name: value for name, value in values.items() if value})
@@ -262,19 +258,16 @@ class Settings(BaseModel):
         return self.runpod_pod_id or f"{socket.gethostname()}-{os.getpid()}"
 
     def secret_values(self) -> list[str]:
-        """Return the values of all settings that are secrets."""
         values = (getattr(self, name) for name in type(self).model_fields)
         secrets = [value.get_secret_value() for value in values if isinstance(value, SecretStr)]
         return [*secrets, *self.otlp_headers.values()]
 
     @property
     def otlp_headers(self) -> dict[str, str]:
-        """The headers of requests to the receiver of metrics."""
         headers = self.otel_exporter_otlp_headers
         return parse_headers(headers.get_secret_value()) if headers else {}
 
     def ineffective_setting_reasons(self) -> dict[str, str]:
-        """Return the settings that have no effect because of other settings, with the reasons."""
         constant = f"every chunk has DEFAULT_BATCH_SIZE={self.default_batch_size} tokens"
         if self.default_min_batch_size >= self.default_batch_size:
             reason = f"it is not below DEFAULT_BATCH_SIZE, so {constant}"
@@ -288,7 +281,7 @@ class Settings(BaseModel):
         """Set unset environment variables that the SDK and Hugging Face's libraries read.
 
         The hub's cache is placed in BASE_PATH, where the platform stores its own cached models, if
-        that directory exists or the operator has set BASE_PATH. Returns the values worth logging.
+        that directory exists or the operator has set BASE_PATH. Returns what is worth logging.
         """
         values = dict(LIBRARY_DEFAULTS)
         if self.hf_token:

@@ -168,8 +168,7 @@ def find_paths_in_variables(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return the paths in the values of variables, such as models, caches and adapters.
 
     A value may be a path, or contain paths within other text, such as a list or JSON. Relative
-    values are included because ``huggingface_hub`` and vLLM accept relative paths. The directories
-    of callers' files and the shell's own directories are excluded.
+    values are included because ``huggingface_hub`` and vLLM accept relative paths.
     """
     paths: set[Path] = set()
     for name, value in environ.items():

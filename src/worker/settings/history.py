@@ -43,12 +43,10 @@ def find_removal(kind: EntryKind, name: str) -> Removal | None:
 
 
 def find_first_release(kind: Literal["options", "architectures"], name: str) -> str | None:
-    """Return the first checked release with an option or architecture; None if unknown."""
     return load_history()["added"][kind].get(name)
 
 
 def find_successor(architecture: str) -> str | None:
-    """Return a model that can replace those of a removed architecture; None if unknown."""
     return load_history()["successors"]["architectures"].get(architecture)
 
 

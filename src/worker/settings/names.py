@@ -232,7 +232,6 @@ class SettingNames:
 
     @cached_property
     def _names_of_both_engines(self) -> set[str]:
-        """Names of settings that the main model's and the embedder's engine have, with aliases."""
         names = {*self.vllm_options, *CANONICAL_NAMES, *SPECULATIVE_KEYS}
         return names - self.worker_settings | OPTION_BY_SETTING.keys()
 
@@ -243,10 +242,9 @@ class SettingNames:
     def find_unknown_and_ineffective(
         self, spellings: Iterable[str], names_in_files: Iterable[str]
     ) -> tuple[list[Mistake], list[tuple[str, str]]]:
-        """Find unknown names, and settings that have no effect.
+        """Return mistakes for unknown names in files, and pairs of a setting's name and a warning.
 
         ``spellings`` are the operator's names of all variables, ``names_in_files`` canonical names.
-        Returns mistakes for unknown names in files, and pairs of a setting's name and a warning.
         """
         names = set(spellings)
         reasons = {
@@ -288,7 +286,6 @@ class SettingNames:
         return f"is not a setting: did you mean {suggestion}?" if suggestion else ""
 
     def _mistakes_in_setting_files(self, names: Iterable[str]) -> Iterator[Mistake]:
-        """Yield a mistake for each unknown name in files, which only the worker reads."""
         known = {*self.worker_settings, *self.vllm_options, *OPTION_BY_SETTING, *SPECULATIVE_KEYS}
         known |= {EMBEDDER_PREFIX + name for name in known}
         known |= FOREIGN_OPTIONS | self.ineffective.keys()

@@ -41,20 +41,15 @@ EXTRA_ARGS_EXAMPLE = "'--max-model-len 4096 --enable-lora'"
 
 @dataclass(frozen=True)
 class RawSettings:
-    """All settings that are set, as strings.
+    """All settings that are set, as strings; all mappings are by canonical name."""
 
-    Attributes:
-        values: Values by canonical name, from the source with the highest precedence.
-        spellings: The operator's spellings of the names, by canonical name.
-        files: The files of the values that are not from the environment, by canonical name.
-        extra_args: The words of VLLM_EXTRA_ARGS.
-        mistakes: Unreadable files, malformed VLLM_EXTRA_ARGS, and settings with two values.
-    """
-
+    # From the source with the highest precedence.
     values: Mapping[str, str] = field(default_factory=dict)
-    spellings: Mapping[str, str] = field(default_factory=dict)
+    spellings: Mapping[str, str] = field(default_factory=dict)  # the operator's names
+    # Of the values that are not from the environment.
     files: Mapping[str, Path] = field(default_factory=dict)
-    extra_args: tuple[str, ...] = ()
+    extra_args: tuple[str, ...] = ()  # the words of VLLM_EXTRA_ARGS
+    # Unreadable files, malformed VLLM_EXTRA_ARGS, settings with two values.
     mistakes: tuple[Mistake, ...] = ()
 
     @cached_property
@@ -166,8 +161,7 @@ def _drop_other_model_settings(
 def guess_options(words: Sequence[str]) -> dict[str, str]:
     """Read options from command line words without vLLM's parser; return values by setting name.
 
-    The word after an option is treated as its value, since only the parser knows which options
-    take a value.
+    The word after an option counts as its value: only the parser knows which options take one.
     """
     options: dict[str, str] = {}
     for word, following in pairwise((*words, "")):
@@ -239,10 +233,7 @@ def _index_by_canonical_name(
 def _merge_speculative_variables(
     prefix: str, values: dict[str, str], spellings: dict[str, str]
 ) -> list[Mistake]:
-    """Merge the variables of speculative decoding into SPECULATIVE_CONFIG.
-
-    Returns mistakes if SPECULATIVE_CONFIG itself is set, too.
-    """
+    """Merge variables into SPECULATIVE_CONFIG; it is a mistake if that is set, too."""
     whole = f"{prefix}SPECULATIVE_CONFIG"
     keys = {f"{prefix}{name}": key for name, key in SPECULATIVE_KEYS.items()}
     parts = {name: values.pop(name) for name in keys if name in values}

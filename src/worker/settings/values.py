@@ -115,10 +115,7 @@ def is_directory(path: str) -> bool:
 
 
 def redact_by_setting_name(name: str, value: str) -> str:
-    """Return "***" if a setting's name indicates a secret, otherwise its value.
-
-    Credentials in URLs are masked in any value.
-    """
+    """Mask all of a secret, by its setting's name, and the credentials in URLs of any value."""
     secrets = ("TOKEN", "KEY", "SECRET", "PASSWORD", "OTLP_HEADERS")
     return "***" if name.endswith(secrets) else redact_url_credentials(value)
 
@@ -134,7 +131,6 @@ def redact_json_and_urls(value: str) -> str:
 
 
 def redact_command_line(line: str) -> str:
-    """Redact secrets, JSON and credentials in a command line."""
     try:
         words = shlex.split(line)
     except ValueError:
