@@ -88,21 +88,13 @@ DEMUXERS = ("mov", "matroska", "avi", "gif", "mpeg", "mpegvideo", "flv", "ogg")
 
 @dataclass(frozen=True, slots=True)
 class MediaLimits:
-    """Limits for the media of a request.
-
-    Args:
-        allow_remote: Whether media may be fetched from URLs.
-        megabytes: Maximum size of one medium in MB; four times as much for all media together.
-        parts: Maximum number of media.
-        timeout_s: Seconds to fetch and check all media.
-        pixels: Maximum pixels of an image; eight times as many for all media. 0 for no limit.
-    """
+    """Limits for the media of a request."""
 
     allow_remote: bool = True
-    megabytes: int = 20
+    megabytes: int = 20  # of one medium; four times as much for all media together
     parts: int = 16
-    timeout_s: float = 10
-    pixels: int = 40_000_000
+    timeout_s: float = 10  # to fetch and check all media
+    pixels: int = 40_000_000  # of an image; eight times as many for all media; 0 for no limit
 
 
 @dataclass(slots=True)
@@ -132,7 +124,6 @@ class MediaBudget:
         return self._limits.timeout_s
 
     def check_bytes(self, count: int) -> None:
-        """Raise an error if this number of further bytes would exceed a limit."""
         limit = self._limits.megabytes * MEGABYTE
         self._check_limit(self._bytes + count, limit, "bytes", MEGABYTES_SETTING)
         total = self._totals.bytes + count
@@ -141,7 +132,6 @@ class MediaBudget:
         )
 
     def add_bytes(self, count: int) -> None:
-        """Count bytes that have arrived; raise an error if they exceed a limit."""
         self.check_bytes(count)
         self._bytes += count
         self._totals.bytes += count
@@ -164,7 +154,6 @@ class MediaBudget:
         return self._limit_error(f"more than {pixels:,} pixels", limit, PIXELS_SETTING)
 
     def unreadable_error(self, expected: str) -> InvalidInput:
-        """Return the error for a medium that can't be read."""
         return field_error(self.name, f"can't be read: Input should be {expected}")
 
     def _check_limit(self, size: int, limit: int, unit: str, setting: str) -> None:

@@ -69,11 +69,10 @@ AddressFilter = Callable[[str], bool]
 
 
 class UnusableURL(ValueError):
-    """A URL that the worker can't or must not fetch; the message does not contain the URL."""
+    """A URL that the worker can't or must not fetch; the message names neither URL nor address."""
 
 
 def is_public_address(address: str) -> bool:
-    """Return whether a network address belongs to the public internet."""
     try:
         ip = ip_address(address)
     except ValueError:
@@ -182,11 +181,8 @@ class _FilteringResolver(AbstractResolver):
 class WebFetcher:
     """Fetches files, each over a new connection.
 
-    Args:
-        allowed_domains: The only allowed hosts. If empty, all hosts are allowed.
-        is_allowed: Returns whether the worker may connect to a network address.
-        create_resolver: Creates the resolver of host names.
-        types: The accepted content types.
+    If ``allowed_domains`` is empty, all hosts are allowed. ``is_allowed`` says whether the worker
+    may connect to a network address.
     """
 
     def __init__(
@@ -203,17 +199,12 @@ class WebFetcher:
         self._types = types
 
     async def fetch(self, url: str, budget: SizeBudget) -> bytes:
-        """Return the content of a URL. Errors are those of ``download``."""
         body = bytearray()
         await self.download(url, budget, body.extend)
         return bytes(body)
 
     async def download(self, url: str, budget: SizeBudget, write: Callable[[bytes], Any]) -> None:
-        """Fetch the content of a URL, and call ``write`` with each chunk, without a timeout.
-
-        Raises:
-            UnusableURL: If the file can't be fetched. The message names neither URL nor address.
-        """
+        """Call ``write`` with each chunk of a file, without a timeout; or raise ``UnusableURL``."""
         connector = aiohttp.TCPConnector(
             resolver=_FilteringResolver(self._create_resolver(), self._is_allowed),
             use_dns_cache=False,

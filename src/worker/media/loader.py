@@ -51,9 +51,8 @@ class MediaLoader:
     ) -> tuple[Mapping[str, Any], bool]:
         """Return a body without remote media, and whether it has any media.
 
-        Remote media are fetched and replaced with ``data:`` URLs in a copy. All media are checked.
-        ``keys`` are the keys of the body that may contain media. An error names the path of the
-        medium, and a limit that is exceeded.
+        All media are checked; remote ones become ``data:`` URLs in a copy. ``keys`` are the keys of
+        the body that may contain media.
         """
         media = find_media(body, keys)
         if not media:
@@ -134,10 +133,7 @@ def _is_remote(medium: Medium) -> bool:
 
 
 def _check_inline_medium(medium: Medium, budget: MediaBudget) -> str | None:
-    """Check a medium in base64; return its value without white space, or None if it has none.
-
-    vLLM refuses white space.
-    """
+    """Check base64; return it without white space, which vLLM refuses, or None if it has none."""
     kind, files, value = medium.kind, list[bytes](), medium.value
     if value.isascii():
         value = value.translate(WHITE_SPACE)

@@ -66,19 +66,12 @@ MAX_NESTING = 3
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """An image, a video or audio in a request.
+    """An image, a video or audio in a request."""
 
-    Args:
-        kind: The kind of media that vLLM reads it as.
-        path: The path of its value in the body.
-        value: A URL, or base64 data.
-        is_base64: Whether the value is base64 data, which vLLM converts to a ``data:`` URL.
-    """
-
-    kind: MediaKind
-    path: ValuePath
-    value: str
-    is_base64: bool = False
+    kind: MediaKind  # that vLLM reads it as
+    path: ValuePath  # of its value in the body
+    value: str  # a URL, or base64 data
+    is_base64: bool = False  # vLLM converts the value to a ``data:`` URL
 
     @property
     def dotted_path(self) -> str:
