@@ -54,11 +54,8 @@ _children: "weakref.WeakSet[Child]" = weakref.WeakSet()
 class Child(subprocess.Popen[bytes]):
     """A child process; ``stop_mode`` says how it stops when the thread that started it exits.
 
-    Args:
-        command: Command from ``script_command`` or ``module_command``.
-        stop_mode: How the child stops.
-        environ: Complete environment, by default empty: most children must not know secrets.
-        options: Options of ``subprocess.Popen``; by default, standard input is empty.
+    ``environ`` is its complete environment, by default empty: most children must not know secrets.
+    ``options`` are those of ``subprocess.Popen``; by default, standard input is empty.
     """
 
     def __init__(
@@ -97,8 +94,7 @@ async def start_async(
 ) -> Process:
     """Start a child whose pipes are read on this event loop; it is killed when its parent exits.
 
-    ``environ`` is its complete environment; ``options`` are those of
-    ``asyncio.create_subprocess_exec``.
+    ``environ`` is its complete environment.
     """
     arguments = _with_parent_command(command, StopMode.KILL)
     return await asyncio.create_subprocess_exec(*arguments, env=environ, **options)
@@ -116,7 +112,6 @@ def module_command(name: str, *arguments: str | Path) -> list[str]:
 
 
 def add_source_path(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment in which Python finds the modules in ``src``."""
     path = filter(None, [str(_SOURCES), environ.get("PYTHONPATH")])
     return {**environ, "PYTHONPATH": ":".join(path)}
 
@@ -124,8 +119,7 @@ def add_source_path(environ: Mapping[str, str]) -> dict[str, str]:
 def run_in_fork(function: Callable[[], object]) -> int:
     """Run a function in a fork, which is killed when this process exits; return its pid.
 
-    Call this while the process has only one thread: a fork copies the locks of other threads. The
-    fork prints the traceback of an exception and exits with status 1.
+    Call this while the process has only one thread: a fork copies the locks of other threads.
     """
     parent = os.getpid()
     if pid := os.fork():

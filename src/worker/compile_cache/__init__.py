@@ -106,7 +106,7 @@ class CompileCache:
     def restore_model_info(self, key: str) -> bool:
         """Unpack vLLM's information about models, before vLLM creates their configurations.
 
-        Return whether an archive was unpacked. The key depends on the models and the vLLM release.
+        The key depends on the models and the vLLM release.
         """
         return self._restore_archive(f"{key}.models", _MODEL_PARTS)
 
@@ -159,7 +159,6 @@ class CompileCache:
                 log.log(level, "compile cache: %s: %s", name, message.decode(errors="replace"))
 
     def _restore_archive(self, name: str, parts: tuple[str, ...]) -> bool:
-        """Return whether an archive was unpacked; note a missing or damaged one for publishing."""
         archive = self._archive_path(name)
         started_at = time.monotonic()
         try:

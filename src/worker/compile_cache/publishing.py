@@ -29,17 +29,11 @@ LOWEST_PRIORITY = 19
 
 
 class NotPublished(Exception):
-    """The archive was not published because of another worker, which is not a failure."""
+    """Another worker publishes or has published the archive, or packing takes too long."""
 
 
 def publish_archive(archive: Path, folder: Path, parts: Sequence[str]) -> int:
-    """Pack ``parts`` of a folder; return the archive's size in bytes, 0 if they have no files.
-
-    Raises:
-        NotPublished: The archive exists, another worker is publishing it, or packing took longer
-            than ``MAX_PACKING_S``.
-        OSError: The volume can't be written to, or is full.
-    """
+    """Pack ``parts`` of a folder; return the archive's size in bytes, 0 if they have no files."""
     files = [file for part in parts for file in sorted((folder / part).rglob("*"))]
     if not any(file.is_file() for file in files):
         return 0
@@ -93,7 +87,6 @@ def _remove_unused_files(shared: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ``publish`` with the command-line arguments; return the exit status."""
     archive, folder, *parts = arguments
     os.nice(LOWEST_PRIORITY)
     # The worker sends SIGTERM when it exits: ``sys.exit`` lets ``publish`` remove the partial file.

@@ -77,11 +77,7 @@ class _RunningReader:
     unanswered_requests: int = 0
 
     def flush(self) -> None:
-        """Wait until the reader has written all output.
-
-        Raises:
-            OSError: The reader was killed, or times out, for example because nothing reads the log.
-        """
+        """Wait for the reader; raise ``OSError`` if it was killed, or if nothing reads the log."""
         self.control.send(b".")
         self.unanswered_requests += 1
         while self.unanswered_requests and (answers := self.control.recv(self.unanswered_requests)):
@@ -95,11 +91,8 @@ _readers: list[_RunningReader] = []
 def set_up(log_format: str, streams: Sequence[int]) -> None:
     """Set up Python's logging; with "json", convert all output of this process to JSON objects.
 
-    The output of child processes is converted, too, if they start after this call.
-
-    Args:
-        log_format: "json"; any other value selects text.
-        streams: File descriptors whose output is converted: 1, 2 or both.
+    ``streams`` are the file descriptors whose output is converted: 1, 2 or both. The output of
+    child processes is converted, too, if they start after this call.
     """
     handler = logging.StreamHandler()
     if log_format != "json":
@@ -154,13 +147,10 @@ def _shorten(text: str) -> str:
 def redirect_to_reader(
     streams: Sequence[int], targets: Sequence[int], kind: str, extra_fd: int
 ) -> Child:
-    """Start a reader process, and redirect file descriptors of this process to it.
+    """Start a reader process, and redirect ``streams``, file descriptors of this process, to it.
 
-    Args:
-        streams: The file descriptors to redirect.
-        targets: File descriptors to which the reader writes, one for each stream.
-        kind: The kind of reader; see ``reader.main``.
-        extra_fd: The additional file descriptor for the reader; see ``reader.main``.
+    The reader writes to ``targets``, one for each stream. See ``reader.main`` for ``kind`` and
+    ``extra_fd``.
     """
     pipes = [os.pipe() for _ in streams]
     sources = [read_end for read_end, write_end in pipes]

@@ -200,7 +200,6 @@ class PipeForwarder:
         return bool(data)
 
     def forward_rest(self) -> None:
-        """Forward an incomplete line or record."""
         write_all(self._handler.flush(), self._target)
 
 

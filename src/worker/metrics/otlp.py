@@ -40,7 +40,6 @@ Labels = frozenset[tuple[str, str]]
 
 
 def create_exporter(settings: Settings) -> MetricExporter:
-    """Return an exporter to the receiver in the settings."""
     endpoint = settings.otel_exporter_otlp_endpoint or ""
     headers = settings.otlp_headers
     if settings.otel_exporter_otlp_protocol == "grpc":

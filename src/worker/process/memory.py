@@ -32,10 +32,7 @@ _OOM_KILL_FILES = ("memory.events", "memory/memory.oom_control")
 
 
 def memory_limit(cgroup: Path = CGROUP) -> int:
-    """Return how many bytes of memory this process may use.
-
-    This is the smaller of the container's limit and the physical memory.
-    """
+    """Return the smaller of the container's limit and the physical memory, in bytes."""
     physical: int = psutil.virtual_memory().total
     return min([physical, *_container_limits(cgroup)])
 
@@ -61,10 +58,7 @@ def free_memory_bytes(cgroup: Path = CGROUP) -> int:
 
 
 def count_oom_kills(cgroup: Path = CGROUP) -> int | None:
-    """Return how many of the container's processes were killed because its memory was full.
-
-    Returns None if the kernel does not count them.
-    """
+    """Return how many of the container's processes the OOM killer has killed; None if uncounted."""
     for name in _OOM_KILL_FILES:
         if (file := cgroup / name).is_file():
             counts = dict(line.split() for line in file.read_text().splitlines())
