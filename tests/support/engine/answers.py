@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from support.engine.scripted import ScriptedEngine, Step, tokens, yields_of
-from support.engine.yields import failure
+from support.engine.scripted import ScriptedEngine, Step, failure, tokens, worker, yields_of
 from support.processes.background import HUNG_S
 from worker.app import Worker
 from worker.engine import Delta
@@ -18,6 +17,8 @@ from worker.record import JobRecord
 
 LIMIT = 1_000_000
 EXACT = {"max_batch_delay_ms": 0}  # chunks have exactly the formula's sizes, even on a slow machine
+
+JOB_ID = "job-1"
 
 every_form = pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 
@@ -125,3 +126,15 @@ def texts(results: list[Any]) -> list[str]:
 
 def sizes(yields: list[Any]) -> list[int]:
     return [len(json.dumps(chunk, ensure_ascii=False).encode()) for chunk in yields]
+
+
+def record_fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """Return the fields of all records that were logged so far."""
+    return [vars(entry)["fields"] for entry in caplog.records if entry.name == "worker.record"]
+
+
+async def record_of(engine: ScriptedEngine, payload: Any, **environ: str) -> JobRecord:
+    record = JobRecord(JOB_ID)
+    async for _ in worker(engine, **environ).handle({"id": JOB_ID, "input": payload}, record):
+        pass
+    return record

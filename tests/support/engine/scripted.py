@@ -1,35 +1,69 @@
-"""A scripted engine for unit tests of timing and faults that the real engine can't produce."""
+"""A scripted engine, for unit tests of timing and faults that the real engine can't produce.
+
+It comes with the part of vLLM's server that the worker uses, which plays the script over HTTP, with
+jobs for it, and with readers of their yields.
+"""
 
 import asyncio
 import contextlib
 import json
 import math
 import threading
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Self
 
 import uvloop
 from prometheus_client import CollectorRegistry
-from starlette.types import ASGIApp
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message
 
-from support.engine.server import CHAT, KEYS, event, join_deltas, make_app, static_app
-from support.engine.yields import events_in, failure, split_stream_error, texts_in
 from support.processes.background import HUNG_S
 from worker import asgi
 from worker.app import Worker
 from worker.engine import Delta, Engine, Engines, Model
 from worker.engine.run.healing import Suspension
-from worker.errors import EngineDead, RefusedByEngine
+from worker.errors import EngineDead, OnOtherVolume, RefusedByEngine, WorkerError
 from worker.job import RawJob
 from worker.limits.bodies import EMPTY_SHAPE, BodyShape
 from worker.record import EngineUse, Usage, engine_use
 from worker.settings import Settings
 
-# Re-exported from support.engine.server and support.engine.yields.
-__all__ = ["CHAT", "event", "join_deltas", "static_app"]
-__all__ += ["events_in", "failure", "split_stream_error", "texts_in"]
+CHAT = "/v1/chat/completions"
+# Routes that answer every request immediately, with their own path.
+ECHO_ROUTES = (
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+    "/tokenize",
+)
+
+# Keys of request bodies, by path.
+_COMMON = {"model", "stream", "temperature"}
+_SAMPLING = _COMMON | {"n", "max_tokens", "logprobs", "structured_outputs"}
+_SAMPLING |= {"use_beam_search", "length_penalty"}
+KEYS = {
+    CHAT: frozenset({"messages", "tools", "chat_template_kwargs", *_SAMPLING}),
+    "/v1/completions": frozenset({"prompt", "echo", *_SAMPLING}),
+    "/v1/responses": frozenset({"input", "instructions", "request_id", *_COMMON}),
+    "/v1/messages": frozenset({"messages", "system", *_COMMON}),
+    "/v1/messages/count_tokens": frozenset({"messages", "system", "model"}),
+    "/tokenize": frozenset({"messages", "prompt", "model"}),
+    "/version": frozenset[str](),
+}
 
 # One step of the engine: new output, a pause in seconds or until an event of its loop is set, or an
 # error. RefusedByEngine as the first step refuses the request; EngineDead kills the whole engine.
@@ -272,7 +306,132 @@ async def _settle() -> None:
     await loop.shutdown_asyncgens()
 
 
-# Helpers for tests.
+def make_app(engine: ScriptedEngine) -> Starlette:
+    """Return an app with vLLM's routes that plays the engine's script."""
+
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": "demo", "parent": None}]})
+
+    async def version(_: Request) -> Response:
+        return JSONResponse({"version": "0"})
+
+    async def echo_path(request: Request) -> Response:
+        engine.requests.append(await request.json())
+        return JSONResponse({"path": request.url.path})
+
+    async def complete(request: Request) -> Response:
+        body = await request.json()
+        engine.requests.append(body)
+        request_id = request.headers["x-request-id"]
+        first_step = engine.script[0] if engine.script else None
+        if isinstance(first_step, RefusedByEngine):
+            return _error_response(first_step)
+        # The worker's own check of an adapter's name raises this error in vLLM's app.
+        if isinstance(first_step, OnOtherVolume):
+            raise first_step
+        if body.get("stream"):
+            return StreamingResponse(
+                _events(engine, request_id), media_type="text/event-stream; charset=utf-8"
+            )
+        return await _cancel_on_disconnect(request, _complete(engine, request_id))
+
+    return Starlette(
+        routes=[
+            Route("/v1/models", models),
+            Route("/version", version),
+            Route(CHAT, complete, methods=["POST"]),
+            Route("/v1/completions", complete, methods=["POST"]),
+            *(Route(path, echo_path, methods=["POST"]) for path in ECHO_ROUTES),
+        ]
+    )
+
+
+def static_app(*parts: str, status: int = 200, media_type: str = "application/json") -> ASGIApp:
+    """Return an app that answers every request with these parts; it runs on any loop."""
+    headers = [(b"content-type", media_type.encode())]
+
+    async def app(_: Message, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        for part in parts:
+            body = {"type": "http.response.body", "body": part.encode(), "more_body": True}
+            await send(body)
+
+    return app
+
+
+async def _events(engine: ScriptedEngine, request_id: str) -> AsyncGenerator[str, None]:
+    try:
+        async with contextlib.aclosing(engine.play(request_id)) as deltas:
+            async for delta in deltas:
+                choice = {"index": delta.index, "delta": {"content": delta.text}}
+                reason = {"finish_reason": delta.finish_reason}
+                yield event({"id": request_id, "choices": [choice | reason]})
+    except WorkerError as error:
+        yield event(_error(error))
+    yield "data: [DONE]\n\n"
+
+
+async def _complete(engine: ScriptedEngine, request_id: str) -> Response:
+    try:
+        deltas = [delta async for delta in engine.play(request_id)]
+    except WorkerError as error:
+        return _error_response(error)
+    choices = [
+        {
+            "index": delta.index,
+            "message": {"role": "assistant", "content": delta.text},
+            "finish_reason": delta.finish_reason,
+        }
+        for delta in join_deltas(deltas)
+    ]
+    return JSONResponse({"id": request_id, "choices": choices})
+
+
+async def _cancel_on_disconnect(
+    request: Request, answer: Coroutine[Any, Any, Response]
+) -> Response:
+    """Cancel an unstreamed response when its client disconnects, as vLLM does."""
+    answering = asyncio.ensure_future(answer)
+    leaving = asyncio.ensure_future(request.receive())
+    await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+    if leaving.done():
+        answering.cancel()
+        await asyncio.wait({answering})
+        return Response(status_code=499)
+    leaving.cancel()
+    return await answering
+
+
+def event(data: dict[str, Any]) -> str:
+    """Return an SSE event, formatted as compactly as vLLM's."""
+    return f"data: {json.dumps(data, ensure_ascii=False, separators=(',', ':'))}\n\n"
+
+
+def _error(error: WorkerError) -> dict[str, Any]:
+    """Return an error in vLLM's format, without the worker's additional keys."""
+    body = error.body()["error"]
+    return {"error": {key: body[key] for key in ("message", "type", "param", "code")}}
+
+
+def _error_response(error: WorkerError) -> Response:
+    return JSONResponse(_error(error), status_code=error.status)
+
+
+def join_deltas(deltas: Sequence[Delta]) -> list[Delta]:  # one per choice
+    choices: dict[int, list[Delta]] = {}
+    for delta in deltas:
+        choices.setdefault(delta.index, []).append(delta)
+    return [
+        Delta(
+            index=index,
+            text="".join(part.text for part in parts),
+            tokens=sum(part.tokens for part in parts),
+            prompt_tokens=parts[-1].prompt_tokens,
+            finish_reason=parts[-1].finish_reason,
+        )
+        for index, parts in choices.items()
+    ]
 
 
 def settings(**environ: str) -> Settings:
@@ -297,3 +456,29 @@ async def yields_of(engine: ScriptedEngine, payload: Any, **environ: str) -> lis
     """Return all yields of a job."""
     job = {"id": "job-1", "input": payload}
     return [chunk async for chunk in worker(engine, **environ).handle(job)]
+
+
+def split_stream_error(yields: list[Any]) -> tuple[list[Any], dict[str, Any]]:
+    """Return the yields of an OpenAI stream that broke off, and the error of its job."""
+    return yields[:-1], failure(yields[-1:])
+
+
+def failure(yields: list[Any]) -> dict[str, Any]:
+    """Return the error of a failed job, which must be the only key of its last yield."""
+    assert yields, "the job yielded nothing"
+    assert list(yields[-1]) == ["error"]
+    assert not any("error" in chunk for chunk in yields[:-1] if isinstance(chunk, dict))
+    error: dict[str, Any] = json.loads(yields[-1]["error"])["error"]
+    return error
+
+
+def events_in(text: str) -> list[Any]:
+    """Return the decoded data of an SSE text, which must consist of whole events."""
+    assert text.endswith("\n\n"), f"not whole events: {text[-80:]!r}"
+    data = [line.removeprefix("data: ") for line in text.removesuffix("\n\n").split("\n\n")]
+    return [item if item == "[DONE]" else json.loads(item) for item in data]
+
+
+def texts_in(events: Iterable[Any]) -> list[str]:
+    """Return the texts of chat events; other events are skipped."""
+    return [item["choices"][0]["delta"]["content"] for item in events if "choices" in item]

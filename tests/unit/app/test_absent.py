@@ -9,12 +9,14 @@ from support.engine.scripted import (
     ScriptedEngine,
     Step,
     chat_job,
+    events_in,
+    failure,
     raw_job,
+    texts_in,
     tokens,
     worker,
     yields_of,
 )
-from support.engine.yields import events_in, failure, texts_in
 from support.processes.background import poll_until
 
 from worker.errors import EngineDead, RequestKilledEngine

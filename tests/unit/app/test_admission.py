@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 from support.engine.answers import Consumer, every_form
-from support.engine.scripted import HANG, ScriptedEngine, chat_job, raw_job, tokens, worker
-from support.engine.yields import failure
+from support.engine.scripted import HANG, ScriptedEngine, chat_job, failure, raw_job, tokens, worker
 from support.processes.background import poll_until
 
 from worker import app

@@ -14,13 +14,16 @@ from support.engine.scripted import (
     HANG,
     ScriptedEngine,
     chat_job,
+    event,
+    events_in,
+    failure,
     raw_job,
+    split_stream_error,
+    texts_in,
     tokens,
     worker,
     yields_of,
 )
-from support.engine.server import event
-from support.engine.yields import events_in, failure, split_stream_error, texts_in
 
 from worker.engine import Delta
 from worker.job import RawJob

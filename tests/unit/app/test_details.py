@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from support.engine.answers import EXACT, LIMIT, run_detailed_job, sizes
-from support.engine.scripted import raw_job
-from support.engine.yields import failure
+from support.engine.scripted import failure, raw_job
 
 from worker.engine import Delta
 

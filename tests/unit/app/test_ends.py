@@ -6,9 +6,19 @@ from typing import Any
 import pytest
 from starlette.types import Message
 from support.engine.answers import EXACT, Consumer, PromptScriptsEngine
-from support.engine.scripted import HANG, ScriptedEngine, chat_job, raw_job, tokens, worker
-from support.engine.server import event
-from support.engine.yields import events_in, failure, split_stream_error, texts_in
+from support.engine.scripted import (
+    HANG,
+    ScriptedEngine,
+    chat_job,
+    event,
+    events_in,
+    failure,
+    raw_job,
+    split_stream_error,
+    texts_in,
+    tokens,
+    worker,
+)
 from support.metrics import watch_metrics
 from support.processes.background import poll_until
 

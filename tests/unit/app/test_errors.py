@@ -7,8 +7,19 @@ from typing import Any
 import pytest
 from starlette.types import Message
 from support.engine.answers import job_error, run_job
-from support.engine.scripted import HANG, ScriptedEngine, Step, chat_job, raw_job, tokens, yields_of
-from support.engine.yields import events_in, failure, split_stream_error, texts_in
+from support.engine.scripted import (
+    HANG,
+    ScriptedEngine,
+    Step,
+    chat_job,
+    events_in,
+    failure,
+    raw_job,
+    split_stream_error,
+    texts_in,
+    tokens,
+    yields_of,
+)
 
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 

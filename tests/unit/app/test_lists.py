@@ -15,8 +15,7 @@ from support.engine.answers import (
     sizes,
     texts,
 )
-from support.engine.scripted import HANG, ScriptedEngine, Step, tokens, worker, yields_of
-from support.engine.yields import failure
+from support.engine.scripted import HANG, ScriptedEngine, Step, failure, tokens, worker, yields_of
 from support.processes.background import poll_until
 
 from worker.errors import EngineBusy, EngineDead, RefusedByEngine

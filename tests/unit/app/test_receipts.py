@@ -12,12 +12,12 @@ from support.engine.scripted import (
     ScriptedEngine,
     Step,
     chat_job,
+    failure,
     raw_job,
     tokens,
     worker,
     yields_of,
 )
-from support.engine.yields import failure
 from support.processes.background import poll_until
 from support.volume import read_receipts
 

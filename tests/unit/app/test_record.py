@@ -10,8 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
-from support.engine.answers import Consumer, every_form, run_job
-from support.engine.records import ID, record_fields, record_of
+from support.engine.answers import JOB_ID, Consumer, every_form, record_fields, record_of, run_job
 from support.engine.scripted import (
     HANG,
     PROMPT_TOKENS,
@@ -49,7 +48,7 @@ async def test_a_job_logs_one_line(caplog: pytest.LogCaptureFixture) -> None:
     (line,) = record_fields(caplog)
     assert 0 <= line["queue_ms"] <= line["first_token_ms"] <= line["total_ms"]
     assert {key: value for key, value in line.items() if not key.endswith("_ms")} == {
-        "job": ID,
+        "job": JOB_ID,
         "route": "raw",
         "status": 200,
         "prompt_tokens": PROMPT_TOKENS,
@@ -167,7 +166,7 @@ async def test_a_job_closed_after_its_only_yield_has_the_status_of_its_response(
     payload: dict[str, Any], status: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     with ScriptedEngine(*tokens("a")) as engine:
-        chunks = worker(engine).handle({"id": ID, "input": payload})
+        chunks = worker(engine).handle({"id": JOB_ID, "input": payload})
         await anext(chunks)
         await chunks.aclose()
     assert [line["status"] for line in record_fields(caplog)] == [status]

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engine.answers import job_error, run_job
-from support.engine.scripted import ScriptedEngine, tokens, yields_of
-from support.engine.server import CHAT
+from support.engine.scripted import CHAT, ScriptedEngine, tokens, yields_of
 
 from worker.dialects import parse_input
 from worker.errors import InputTooLarge, InvalidInput

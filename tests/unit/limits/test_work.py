@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 from support.engine.answers import job_error, run_job
-from support.engine.scripted import ScriptedEngine, settings, tokens
-from support.engine.server import CHAT
+from support.engine.scripted import CHAT, ScriptedEngine, settings, tokens
 
 from worker.dialects.openai.bodies import prepare_body
 from worker.dialects.table import find_route

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
-from support.engine.answers import Consumer, run_job
-from support.engine.records import ID
+from support.engine.answers import JOB_ID, Consumer, run_job
 from support.engine.scripted import HANG, ScriptedEngine, chat_job, raw_job, tokens, worker
 from support.metrics import watch_metrics
 
@@ -54,9 +53,9 @@ async def test_a_job_runs_until_it_ends_or_is_cancelled() -> None:
 
 async def test_a_record_without_a_job_of_a_caller_changes_no_metric() -> None:
     before = generate_latest(REGISTRY).decode()
-    record = JobRecord(ID)
+    record = JobRecord(JOB_ID)
     with ScriptedEngine(*tokens("a")) as engine:
-        async for _ in worker(engine).handle({"id": ID, "input": raw_job(stream=True)}, record):
+        async for _ in worker(engine).handle({"id": JOB_ID, "input": raw_job(stream=True)}, record):
             pass
     record.write_to_log()
     assert own_lines(generate_latest(REGISTRY).decode()) == own_lines(before)
