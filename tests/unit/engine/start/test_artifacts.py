@@ -7,11 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.engine.arguments import engine_arguments
 from support.hub.caches import NAME, SHARDS, fill_cache, isolate_hub_library, make_model
 from support.hub.server import hub
 from support.metrics import watch_metrics
-from support.settings import start_on
+from support.settings import engine_arguments, start_on
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Machine

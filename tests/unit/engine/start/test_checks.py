@@ -4,7 +4,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from support.engine.arguments import engine_arguments
+from support.settings import engine_arguments
 
 from worker.engine.start.checks import short_context_warning
 from worker.errors import StartFailed

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from support.engine.arguments import engine_arguments
 from support.hub.caches import SHARDS, make_model
+from support.settings import engine_arguments
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.start.artifacts import EngineArtifacts

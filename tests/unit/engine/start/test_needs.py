@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.engine.arguments import engine_arguments
 from support.hub.caches import NAME
+from support.settings import engine_arguments
 
 from worker.engine.start.artifacts import (
     artifacts_in_arguments,

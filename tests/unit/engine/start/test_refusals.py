@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.engine.arguments import engine_arguments
+from support.settings import engine_arguments
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.run.core import CoreFailed

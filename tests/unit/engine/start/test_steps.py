@@ -9,8 +9,7 @@ from typing import Any
 
 import psutil
 import pytest
-from support.engine.arguments import engine_arguments
-from support.settings import start_on
+from support.settings import engine_arguments, start_on
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import Gpu, Machine
