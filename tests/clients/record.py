@@ -16,8 +16,7 @@ from pathlib import Path
 from support import ROOT
 from support.clients.openai import LITELLM_ENVIRON
 from support.clients.scripts import run_client
-from support.traffic.answers import Turn
-from support.traffic.server import recording_server
+from support.traffic.recording import Turn, recording_server
 from support.traffic.store import FOLDER, Request, decode, encode, shorten
 
 CLIENTS = ROOT / ".clients"
