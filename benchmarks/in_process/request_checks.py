@@ -20,8 +20,13 @@ from support import ROOT
 from support.engine.scripted import ScriptedEngine, settings
 from support.models.long_context import CONTEXT
 from support.traffic.compare import VARIABLE
-from support.traffic.extended import RAW_PATH, read_extended
-from support.traffic.sessions import PLAIN_CALLS, claude_code_session, codex_session
+from support.traffic.extended import (
+    PLAIN_CALLS,
+    RAW_PATH,
+    claude_code_session,
+    codex_session,
+    read_extended,
+)
 from support.traffic.store import Request, read_recorded
 from transformers import AutoTokenizer
 

@@ -18,7 +18,7 @@ from support import ROOT
 from support.models.long_context import CONTEXT, SHORT_TEMPLATE, copy_with_long_context
 from support.traffic import compare
 from support.traffic.compare import ACCEPTED
-from support.traffic.sessions import SESSIONS
+from support.traffic.extended import SESSIONS
 
 from fuzz.attacks import print_line
 from fuzz.target import Endpoint, Server, Target
