@@ -44,13 +44,6 @@ class Api:
     """A client for the endpoints of an account and for their jobs.
 
     The client does not follow redirects, so that no other host receives the account's key.
-
-    Args:
-        key: The account's API key.
-        api_url: The URL of the REST API.
-        queue_url: The URL of the platform's job queues.
-        sleep: Waits for a number of seconds.
-        timeout_s: Seconds to wait for a response.
     """
 
     def __init__(
@@ -83,15 +76,10 @@ class Api:
         return _read_list(self._send("GET", self.endpoints_url()), "endpoints")
 
     def find_endpoint_by_name(self, name: str) -> Json | None:
-        """Return the endpoint with this name, whatever its FlashBoot suffix; None if there is none.
-
-        Raises:
-            DuplicateName: If several endpoints have this name.
-        """
+        """Return the endpoint with this name, whatever its FlashBoot suffix, or None."""
         return _find_by_name(name, self.list_endpoints())
 
     def endpoint_by_name_or_id(self, name: str) -> Json:
-        """Return the endpoint with this name or id."""
         endpoints = self.list_endpoints()
         by_id = next((endpoint for endpoint in endpoints if endpoint["id"] == name), None)
         if (found := by_id or _find_by_name(name, endpoints)) is None:
@@ -132,7 +120,6 @@ class Api:
         return self._send("GET", self.endpoints_url(endpoint_id, "releases"))
 
     def list_volumes(self) -> list[Json]:
-        """Return the account's network volumes."""
         return _read_list(self._send("GET", f"{self._api_url}/network-volumes"), "networkVolumes")
 
     def get_serverless_billing(self, endpoint_id: str, start: str, end: str) -> Json:
@@ -147,12 +134,9 @@ class Api:
     ) -> Iterator[Iterator[str]]:
         """Open a worker's log as a stream of events and yield an iterator over its raw lines.
 
-        Args:
-            endpoint_id: The id of the endpoint.
-            worker_id: The id of the worker.
-            query: The platform's options ``tail``, ``since`` and ``source``.
-            last_id: The id of the last event that was received; empty if there was none.
-            idle_s: Seconds without any bytes after which reading raises a ``ReadTimeout``.
+        ``query`` has the platform's options ``tail``, ``since`` and ``source``. ``last_id`` is that
+        of the last received event, or empty. Reading raises ``ReadTimeout`` after ``idle_s``
+        seconds without any bytes.
         """
         url = self.endpoints_url(endpoint_id, "workers", worker_id, "logs")
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": last_id} if last_id else {})
@@ -172,7 +156,6 @@ class Api:
     # Requests to an endpoint's queue.
 
     def submit_job(self, endpoint_id: str, job_input: Json) -> str:
-        """Submit a job to the endpoint and return the job's id."""
         url = _join_url(self._queue_url, endpoint_id, "run")
         # If only the response is lost, a retry submits the test job twice, which does no harm.
         response = self._send("POST", url, {"input": job_input}, can_retry=True)
@@ -189,7 +172,6 @@ class Api:
         return self._send("GET", _join_url(self._queue_url, endpoint_id, "health"))
 
     def openai_url(self, endpoint_id: str) -> str:
-        """Return the base URL of an endpoint for OpenAI's clients."""
         return _join_url(self._queue_url, endpoint_id, "openai", "v1")
 
     def endpoints_url(self, *parts: str) -> str:

@@ -41,23 +41,14 @@ _READY_STATES = frozenset({"IDLE", "RUNNING"})
 
 @dataclass(frozen=True)
 class DeployStep:
-    """A step of a deployment: one request that brings an endpoint to the state of a plan.
+    """A step of a deployment: one request that brings an endpoint to the state of a plan."""
 
-    Attributes:
-        method: ``POST`` or ``PATCH``; None if there is nothing to do.
-        url: The URL of the request.
-        body: The body of the request.
-        changes: The changes, one line for each value, without secrets.
-        existing: The endpoint before the request; None if the request creates it.
-        undo: The body of the PATCH that reverts the changes; None for a new endpoint.
-    """
-
-    method: str | None
+    method: str | None  # POST or PATCH; None if there is nothing to do
     url: str
     body: Json
-    changes: tuple[str, ...]
-    existing: Json | None = None
-    undo: Json | None = None
+    changes: tuple[str, ...]  # one line for each value, without secrets
+    existing: Json | None = None  # before the request; None if the request creates it
+    undo: Json | None = None  # body of the PATCH that reverts the changes; None for a new endpoint
 
 
 def plan_deploy_step(desired: Json, existing: Json | None, url: str) -> DeployStep:
@@ -65,11 +56,6 @@ def plan_deploy_step(desired: Json, existing: Json | None, url: str) -> DeploySt
 
     Only fields of the plan's request are compared. The platform replaces variables, pools, workers
     and scaling as a whole, so a change of one of their values sends all of them.
-
-    Args:
-        desired: The body of the request that would create the endpoint.
-        existing: The endpoint with the plan's name; None if it doesn't exist.
-        url: The URL of all endpoints.
     """
     if existing is None:
         return DeployStep("POST", url, desired, tuple(_diff_lines({}, desired)))
@@ -165,20 +151,13 @@ def _mask_value(key: str, value: Any) -> str:
 
 @dataclass
 class EndpointDeployer:
-    """Executes a step of a deployment, and rolls it back if it fails.
-
-    Attributes:
-        api: The client for the account's endpoints.
-        report: Prints a line about the progress.
-        warn: Prints a line about an endpoint that may cost money.
-        wait_s: Seconds to wait for the response to a test job; 0 to send no test job.
-        created_id: Id of the endpoint that the deployment has created, even if it failed later.
-    """
+    """Executes a step of a deployment, and rolls it back if it fails."""
 
     api: Api
-    report: Callable[[str], None]
-    warn: Callable[[str], None]
-    wait_s: float = RESPONSE_WAIT_S
+    report: Callable[[str], None]  # prints a line about the progress
+    warn: Callable[[str], None]  # prints a line about an endpoint that may cost money
+    wait_s: float = RESPONSE_WAIT_S  # for the response to a test job; 0 to send no test job
+    # Set even if the deployment failed later.
     created_id: str | None = field(default=None, init=False)
 
     def deploy(self, step: DeployStep) -> str:

@@ -67,7 +67,6 @@ class DeployCommand(AccountCommand):
     """One run of the command ``deploy``."""
 
     def print_masked(self, line: str) -> None:
-        """Print a line of the result."""
         print_line(self.secrets.mask(line))
         sys.stdout.flush()
 
@@ -202,7 +201,6 @@ COMMANDS: dict[str, tuple[Callable[[DeployCommand], None], str, Flags]] = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the subcommands and their flags to a parser."""
     commands = parser.add_subparsers(dest="deploy", required=True, metavar="COMMAND")
     for name, (_, text, flags) in COMMANDS.items():
         command = commands.add_parser(name, help=text, description=text)
@@ -217,7 +215,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run_subcommand(options: Namespace, sleep: Callable[[float], None] = time.sleep) -> int:
-    """Run the subcommand that the options name, and return its exit status."""
     command = DeployCommand(options, sleep)
     try:
         with exit_signals_interrupt():

@@ -40,11 +40,7 @@ class EndpointUnhealthy(DeployError):
 class ApiError(DeployError):
     """An error response of the platform, with its details (RFC 9457) in the message.
 
-    Args:
-        request: Method and path of the request.
-        status: HTTP status.
-        body: JSON of the response; None if it is not JSON.
-        retry_after_s: Seconds after which the platform accepts a retry; None if unknown.
+    ``request`` has the method and the path. ``body`` is None if it is not JSON.
     """
 
     def __init__(self, request: str, status: int, body: Any, retry_after_s: float | None) -> None:

@@ -165,7 +165,7 @@ def validate_plan(
         The plan, and remarks about it for the user.
 
     Raises:
-        PlanError: If the plan is invalid. The message lists all mistakes and no settings' values.
+        PlanError: Its message lists all mistakes and no settings' values.
     """
     try:
         plan = EndpointPlan.model_validate(fields)

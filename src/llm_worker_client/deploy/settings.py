@@ -42,26 +42,17 @@ _SECRET_VALUE = re.compile(
 
 
 class AllowedValues(BaseModel):
-    """The allowed values of a setting, as far as they can be checked without the worker.
-
-    Attributes:
-        kind: The type of the value.
-        bounds: The bounds of a number, by pydantic's name of the constraint, such as ``ge``.
-        also: Additional allowed strings, in lower case.
-        choices: The allowed values, regardless of case. Values with a dot or a colon pass, too.
-        pattern: A regular expression for the whole string.
-        accepted: A description of the allowed values, for error messages.
-        example: An allowed value.
-    """
+    """The allowed values of a setting, as far as they can be checked without the worker."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     kind: Literal["boolean", "integer", "json", "list", "number", "size"] | None = None
+    # By pydantic's name of the constraint.
     bounds: dict[Literal["ge", "gt", "le", "lt"], float] = {}
-    also: frozenset[str] = frozenset()
-    choices: tuple[str, ...] = ()
-    pattern: str | None = None
-    accepted: str = ""
+    also: frozenset[str] = frozenset()  # additional strings, in lower case
+    choices: tuple[str, ...] = ()  # regardless of case; values with a dot or a colon pass, too
+    pattern: str | None = None  # for the whole string
+    accepted: str = ""  # for error messages
     example: str | None = None
 
     def accepts(self, value: str) -> bool:
@@ -93,33 +84,21 @@ class AllowedValues(BaseModel):
 
 
 class SettingsListing(BaseModel):
-    """The list of settings, generated from the worker's table of settings.
-
-    Attributes:
-        vllm: The vLLM release whose options are listed.
-        cuda: The CUDA version that the worker's image requires of a host.
-        embedder: The prefix of the names of an embedding model's settings.
-        secrets: Names of the settings whose value is a secret.
-        own: Names of the worker's own settings.
-        engines: Names of the settings that the main model and the embedding model both have.
-        variables: Names of the environment variables that libraries read.
-        meant: Correct names, by incorrect names that are too different for a spelling correction.
-        removed: Reasons why settings of earlier releases have no effect, by name.
-        values: The allowed values of settings that the client can check, by name.
-    """
+    """The list of settings, generated from the worker's table of settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    vllm: str
-    cuda: str
-    embedder: str
+    vllm: str  # the release whose options are listed
+    cuda: str  # the version that the worker's image requires of a host
+    embedder: str  # the prefix of the names of an embedding model's settings
     secrets: frozenset[str]
-    own: frozenset[str]
-    engines: frozenset[str]
-    variables: frozenset[str]
+    own: frozenset[str]  # the worker's own settings
+    engines: frozenset[str]  # settings that the main model and the embedding model both have
+    variables: frozenset[str]  # variables that libraries read
+    # Correct names, by incorrect names that are too different for a spelling correction.
     meant: dict[str, str]
-    removed: dict[str, str]
-    values: dict[str, AllowedValues]
+    removed: dict[str, str]  # reasons why settings of earlier releases have no effect
+    values: dict[str, AllowedValues]  # of settings that the client can check
 
     @cached_property
     def setting_names(self) -> frozenset[str]:
@@ -178,7 +157,6 @@ class SecretMasker:
                 self._values |= {value, json.dumps(value)[1:-1], repr(value)[1:-1]}
 
     def add_from_env(self, env: Mapping[str, str]) -> None:
-        """Add the secrets in the environment variables of an endpoint."""
         self.add(value for name, value in env.items() if contains_secret(name, value))
 
     def mask(self, text: str) -> str:

@@ -101,7 +101,6 @@ def get_status(api: Api, endpoint: Json) -> Json:
 
 
 def format_status(status: Json) -> Iterator[str]:
-    """Yield the lines that display an endpoint's status."""
     yield f"{status['name']} ({status['id']}): {status['image'] or ''}"
     bounds = status["bounds"]
     yield f"{format_worker_counts(status['summary'])} ({bounds['min']} to {bounds['max']})"
@@ -117,7 +116,6 @@ def format_status(status: Json) -> Iterator[str]:
 
 
 def format_worker_counts(summary: Mapping[str, int]) -> str:
-    """Return a line with the number of workers in each state."""
     counts = {state: count for state, count in summary.items() if state != "total"}
     return f"workers: {_format_counts(counts)}"
 
