@@ -30,40 +30,24 @@ class _BillingResponse(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """The platform's bills for an endpoint, and the part of them that receipts explain, in USD.
-
-    Args:
-        endpoint: The id of the endpoint.
-        billed_usd: The billed total, which is the sum of the next four amounts.
-        billed_gpu_usd: The amount for GPUs. The platform does not say for how many seconds.
-        billed_cpu_usd: The amount for CPUs.
-        billed_disk_usd: The amount for disks.
-        billed_fee_usd: The platform's fee.
-        receipts_usd: The sum of the receipts' costs; None if no receipt has one.
-        receipts_gpu_seconds: The sum of the receipts' seconds of one GPU.
-        remainder_usd: The part of the amount for GPUs that no receipt explains: starts, idle time,
-            rounding up, and requests without a cost. None without ``receipts_usd``.
-        remainder_percent: The same in per cent of the amount for GPUs; None if that is 0.
-    """
+    """The platform's bills for an endpoint, and the part of them that receipts explain, in USD."""
 
     endpoint: str
-    billed_usd: float
-    billed_gpu_usd: float
+    billed_usd: float  # the sum of the next four amounts
+    billed_gpu_usd: float  # the platform does not say for how many seconds
     billed_cpu_usd: float
     billed_disk_usd: float
     billed_fee_usd: float
-    receipts_usd: float | None
-    receipts_gpu_seconds: float
+    receipts_usd: float | None  # None if no receipt has a cost
+    receipts_gpu_seconds: float  # in seconds of one GPU
+    # The part of the amount for GPUs that no receipt explains: starts, idle time, rounding up, and
+    # requests without a cost. None without `receipts_usd`.
     remainder_usd: float | None
-    remainder_percent: float | None
+    remainder_percent: float | None  # of the amount for GPUs; None if that is 0
 
 
 def reconcile(sums: ReceiptSums, api: Api, endpoint_id: str) -> Reconciliation:
-    """Compare the sums of receipts with the platform's bills for an endpoint on the same days.
-
-    Raises:
-        DeployError: If the platform refuses the request, or sends no valid response.
-    """
+    """Compare the sums of receipts with the platform's bills for an endpoint on the same days."""
     start, end = (
         f"{day}T00:00:00Z" for day in (min(sums.days), max(sums.days) + timedelta(days=1))
     )

@@ -61,7 +61,6 @@ _NUMBERS = {
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command `receipts` to a parser."""
     parser.epilog = (
         f"Set {account.S3_KEY_VARIABLE} and {account.S3_SECRET_VARIABLE} to an S3 API key, "
         "unless the receipts are in a directory. Days are those of UTC."
@@ -130,7 +129,6 @@ def run(options: Namespace, today: date | None = None) -> int:
 
 
 def _sum_receipts(options: Namespace, today: date) -> tuple[ReceiptSums, Reconciliation | None]:
-    """Return the sums, and their comparison with the platform's bills if it is requested."""
     days, api, endpoint = _select_days(options, today), None, options.endpoint
     with ExitStack() as stack:
         if options.reconcile:
@@ -233,7 +231,6 @@ def format_notes(sums: ReceiptSums) -> Iterator[str]:
 
 
 def format_reconciliation(bill: Reconciliation) -> Iterator[str]:
-    """Yield the lines of a comparison with the platform's bills."""
     yield (
         f"billed for {bill.endpoint}: {bill.billed_usd:,.4f} USD (GPU {bill.billed_gpu_usd:,.4f}, "
         f"CPU {bill.billed_cpu_usd:,.4f}, disk {bill.billed_disk_usd:,.4f}, "

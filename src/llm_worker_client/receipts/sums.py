@@ -60,37 +60,21 @@ class ReceiptWorker(_JsonObject):
 
 
 class Receipt(_JsonObject):
-    """The receipt of one job, or of one line of a batch, as far as it is summed.
-
-    Args:
-        id: The id of the job.
-        route: The route that answered, such as "/v1/chat/completions" or "raw".
-        model: The base model or adapter that answered; None if none did.
-        status: The HTTP status; 499 if the job was cancelled.
-        first_token_ms: Time until the first output; None if there was none.
-        total_ms: Time until the end of the answer.
-        tokens: The tokens of the request.
-        gpu_seconds: The request's share of the GPUs' time, in seconds of one GPU.
-        cost_usd: Its price; None if the worker knew no price.
-        worker: The worker that answered.
-        user: The caller's name of its user.
-        labels: The caller's metadata.
-        batch: The id of the batch; None for a job.
-    """
+    """The receipt of one job, or of one line of a batch, as far as it is summed."""
 
     id: str
-    route: str | None
-    model: str | None
-    status: int
-    first_token_ms: _Amount | None
+    route: str | None  # such as "/v1/chat/completions" or "raw"
+    model: str | None  # the base model or adapter that answered; None if none did
+    status: int  # of HTTP; 499 if the job was cancelled
+    first_token_ms: _Amount | None  # None if there was no output
     total_ms: _Amount
     tokens: TokenCounts
-    gpu_seconds: _Amount
-    cost_usd: _Amount | None = None
+    gpu_seconds: _Amount  # the request's share of the GPUs' time, in seconds of one GPU
+    cost_usd: _Amount | None = None  # None if the worker knew no price
     worker: ReceiptWorker
-    user: str | None = None
-    labels: dict[str, str] = {}
-    batch: str | None = None
+    user: str | None = None  # the caller's name of its user
+    labels: dict[str, str] = {}  # the caller's metadata
+    batch: str | None = None  # the batch's id; None for a job
 
 
 GroupValues = Callable[[Receipt, date], Iterable[str]]
@@ -161,29 +145,15 @@ class UsageTotals:
 
     Percentiles are those of a histogram: the nearest rank, with an error of at most 1 %. They are
     None if no receipt has the time.
-
-    Args:
-        requests: Number of receipts.
-        failed: Number of receipts with a status of 400 or more. Cancelled jobs are among them.
-        prompt_tokens: Tokens of the prompts.
-        cached_tokens: Tokens of the prompts that were not computed again.
-        completion_tokens: Generated tokens.
-        gpu_seconds: Seconds of one GPU.
-        cost_usd: Sum of the costs; None if no receipt has one.
-        requests_with_cost: Number of receipts that have a cost.
-        first_token_ms_p50: Median time until the first output.
-        first_token_ms_p99: 99th percentile of this time.
-        total_ms_p50: Median time until the end of the answer.
-        total_ms_p99: 99th percentile of this time.
     """
 
     requests: int
-    failed: int
+    failed: int  # those with a status of 400 or more; cancelled jobs are among them
     prompt_tokens: int
-    cached_tokens: int
+    cached_tokens: int  # those of the prompts that were not computed again
     completion_tokens: int
-    gpu_seconds: float
-    cost_usd: float | None
+    gpu_seconds: float  # in seconds of one GPU
+    cost_usd: float | None  # None if no receipt has a cost
     requests_with_cost: int
     first_token_ms_p50: float | None
     first_token_ms_p99: float | None
@@ -193,28 +163,20 @@ class UsageTotals:
 
 @dataclass(frozen=True, slots=True)
 class ReceiptSums:
-    """The sums of the receipts of some days.
+    """The sums of the receipts of some days."""
 
-    Args:
-        days: The days, in order.
-        by: The fields by which the receipts are grouped.
-        groups: The sums of each group by its values of these fields, in the order of the values.
-            If the receipts are grouped by ``label``, one with several labels is in several groups.
-        total: The sums of all receipts.
-        repeated_requests: Number of receipts with the id of an earlier one, because the request was
-            answered again: the platform retried the job, or the batch's worker died. All of them
-            count: each try used the GPU.
-        skipped_lines: Number of lines that are no receipts: incomplete or damaged ones.
-        incomplete_lines: Number of these that are the last line of a file, without a line break:
-            their worker was killed while it wrote the line, or is writing it.
-    """
-
-    days: tuple[date, ...]
-    by: tuple[str, ...]
+    days: tuple[date, ...]  # in order
+    by: tuple[str, ...]  # the fields by which the receipts are grouped
+    # By the values of these fields, in their order. If `label` is one of the fields, a receipt with
+    # several labels is in several groups.
     groups: dict[tuple[str, ...], UsageTotals]
     total: UsageTotals
+    # Receipts with the id of an earlier one, because the request was answered again: the platform
+    # retried the job, or the batch's worker died. All of them count: each try used the GPU.
     repeated_requests: int
-    skipped_lines: int
+    skipped_lines: int  # lines that are no receipts: incomplete or damaged ones
+    # Those that are the last line of a file, without a line break: their worker was killed while it
+    # wrote the line, or is writing it.
     incomplete_lines: int
 
     @property
@@ -269,11 +231,7 @@ def sum_receipts(
 
 
 def find_group_values(name: str) -> GroupValues:
-    """Return the function that returns a receipt's values of a field to group by.
-
-    Raises:
-        ValueError: If there is no such field.
-    """
+    """Return the function that finds a receipt's values of a field; ``ValueError`` without one."""
     kind, _, label = name.partition(":")
     if kind == "label" and label:
         return lambda receipt, _: (receipt.labels.get(label, MISSING),)
