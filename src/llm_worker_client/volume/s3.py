@@ -66,29 +66,20 @@ _ERROR_BY_CODE = {
 
 @dataclass(frozen=True, slots=True)
 class VolumeFile:
-    """A file on the volume.
+    """A file on the volume."""
 
-    Args:
-        key: Its path from the volume's root.
-        size: Its size in bytes.
-        etag: Its ETag without the quotes.
-        modified: When the file was last written.
-    """
-
-    key: str
-    size: int
-    etag: str
+    key: str  # path from the volume's root
+    size: int  # in bytes
+    etag: str  # without the quotes
     modified: datetime
 
 
 class S3Api:
     """The S3 API of one volume. Call its methods within ``stoppable_transfer``.
 
-    The bucket has the volume's id as its name, and the region is the data center.
-
-    Attributes:
-        quick_client: The client for requests that the server answers immediately.
-        patient_client: The client for requests for which the server may have to read whole files.
+    The bucket has the volume's id as its name, and the region is the data center. ``quick_client``
+    sends requests that the server answers immediately, ``patient_client`` those for which it may
+    have to read whole files.
     """
 
     def __init__(self, volume: str, url: str, region: str, access_key: str, secret: str) -> None:
@@ -105,11 +96,7 @@ class S3Api:
 
     @contextmanager
     def stoppable_transfer(self, stop: threading.Event | None = None) -> Iterator[None]:
-        """Set the stop event of a transfer, and raise the clients' errors as ``VolumeError``.
-
-        Args:
-            stop: Set by another thread to stop the transfers within this context.
-        """
+        """Raise the clients' errors as ``VolumeError``; setting ``stop`` stops the transfers."""
         token = STOP_EVENT.set(stop or threading.Event())
         try:
             yield

@@ -79,7 +79,6 @@ class LocalFileState:
         return range(1, max(1, -(-self.size // self.part_size)) + 1)
 
     def part_span(self, part: int) -> tuple[int, int]:
-        """Return the offset and the size of a part, whose number begins at 1."""
         offset = (part - 1) * self.part_size
         return offset, min(self.part_size, self.size - offset)
 
@@ -106,9 +105,7 @@ class LocalFileState:
 class Progress(tqdm):  # type: ignore[misc] # tqdm ships no types
     """Counts bytes from several threads, and draws a bar on a terminal if ``visible`` is set.
 
-    Attributes:
-        transferred: Bytes sent or received, including failed tries.
-        existing: Bytes that did not have to be transferred.
+    ``transferred`` includes failed tries; ``existing`` bytes did not have to be transferred.
     """
 
     def __init__(self, total: int, title: str, *, visible: bool) -> None:
@@ -148,19 +145,12 @@ def _raise_if_stopped() -> None:
 
 @dataclass(frozen=True, slots=True)
 class UploadResult:
-    """The result of an upload.
+    """The result of an upload."""
 
-    Args:
-        key: The file's path from the volume's root.
-        size: The size of the file in bytes.
-        existing: Bytes that were already on the volume.
-        transferred: Bytes that were sent, including failed tries.
-    """
-
-    key: str
-    size: int
-    existing: int
-    transferred: int
+    key: str  # the file's path from the volume's root
+    size: int  # of the file in bytes
+    existing: int  # bytes that were already on the volume
+    transferred: int  # bytes that were sent, including failed tries
 
 
 class Upload:
@@ -174,7 +164,6 @@ class Upload:
         self._object = {"Bucket": s3.volume, "Key": key}
 
     def send(self) -> UploadResult:
-        """Send the bytes that are not on the volume yet."""
         unfinished = self._s3.unfinished_upload_ids(self._key)
         if not unfinished and self._matches_stored_file() is True:
             self._progress.add_existing_bytes(self._file.size)
@@ -262,10 +251,6 @@ def download(s3: S3Api, file: VolumeFile, path: Path, progress: Progress, part_s
     """Download a file or the missing rest of it, check it, and rename it to its final path.
 
     The ETag may depend on ``part_size``, the bytes of each part in which the file was uploaded.
-
-    Raises:
-        FileChanged: If the file on the volume has changed since the download began.
-        FileCorrupted: If the downloaded bytes have another size or checksum.
     """
     # This name depends on the content, so that no download continues with another file's bytes.
     digest = hashlib.sha256(f"{file.key} {file.etag} {file.size}".encode()).hexdigest()[:16]
@@ -494,7 +479,6 @@ class Volume:
 
 
 def _validate_file_key(key: str) -> str:
-    """Return the key if it is a valid path on the volume; raise ``VolumeError`` otherwise."""
     parts = key.split("/")
     if not all(parts) or {".", ".."} & set(parts) or "\0" in key:
         raise VolumeError(f"{key!r} is no path of a file from the volume's root, such as inbox/a.")
@@ -503,7 +487,6 @@ def _validate_file_key(key: str) -> str:
 
 @contextmanager
 def _translate_local_errors(path: Path) -> Iterator[None]:
-    """Raise errors of a local file as ``VolumeError``."""
     try:
         yield
     except OSError as error:
