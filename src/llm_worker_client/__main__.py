@@ -26,7 +26,6 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_command_line(arguments: list[str]) -> Namespace:
-    """Parse the command line; print usage errors and exit with status 2."""
     parser = _Parser(
         "llm_worker_client", description="For callers of a deployed endpoint of this worker."
     )
@@ -63,7 +62,6 @@ def _parse_port(text: str) -> int:
 
 
 def run_proxy(arguments: Namespace) -> int:
-    """Serve an endpoint on this machine until interrupted; return the exit status."""
     key = account.proxy_key()
     serves_network = arguments.host not in account.LOOPBACK
     if key is None and serves_network:

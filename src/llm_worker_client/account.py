@@ -27,10 +27,10 @@ class NoApiKey(Exception):
 
 
 def api_key() -> str:
-    """Return the account's API key.
+    """Return the account's API key from the environment or ~/.runpod/config.toml.
 
     Raises:
-        NoApiKey: If neither the environment nor ~/.runpod/config.toml contains a key.
+        NoApiKey: If neither contains a key.
     """
     if key := os.environ.get(API_KEY_VARIABLE) or _read_config_api_key(Path.home() / CONFIG_FILE):
         return key.strip()
@@ -39,22 +39,18 @@ def api_key() -> str:
 
 
 def platform_base_url() -> str:
-    """Return the base URL of the platform's API from the environment; RunPod's by default."""
     return os.environ.get(BASE_URL_VARIABLE) or PLATFORM_URL
 
 
 def endpoint_id() -> str | None:
-    """Return the id of the deployed endpoint from the environment; None if it is not set."""
     return os.environ.get(ENDPOINT_VARIABLE) or None
 
 
 def proxy_key() -> str | None:
-    """Return the key that callers of the proxy must send; None if it is not set."""
     return os.environ.get(PROXY_KEY_VARIABLE) or None
 
 
 def volume_variables() -> dict[str, str]:
-    """Return the environment variables of the network volume and its S3 API that are set."""
     names = [VOLUME_ID_VARIABLE, VOLUME_DATACENTER_VARIABLE, VOLUME_URL_VARIABLE]
     names += [S3_KEY_VARIABLE, S3_SECRET_VARIABLE]
     return {name: os.environ[name] for name in names if os.environ.get(name)}

@@ -104,11 +104,8 @@ class Answer:
 class Endpoint:
     """A deployed endpoint with a synchronous interface, which threads may share.
 
-    Args:
-        id: Id of the endpoint.
-        api_key: API key of the account; by default from RUNPOD_API_KEY or ~/.runpod/config.toml.
-        base_url: Base URL of the platform's API; RUNPOD_ENDPOINT_BASE_URL or RunPod's by default.
-        volume: Volume for files that are too large for a job; the environment's by default.
+    The defaults of ``api_key`` and ``base_url`` are those of ``account``. ``volume``, the
+    environment's by default, is for files that are too large for a job.
 
     Raises:
         NoApiKey: If no API key is configured.
@@ -274,7 +271,6 @@ class AsyncEndpoint:
         self._run_in_background(self._cancel_job(job_id))
 
     async def wait_for_cancellations(self) -> None:
-        """Wait until all abandoned jobs are cancelled."""
         if self._background_tasks:
             # asyncio.gather would cancel these tasks together with the task that waits for them.
             await asyncio.wait(self._background_tasks)

@@ -215,7 +215,6 @@ class Exchange:
                 yield from content.body_parts()
 
     def _run_job(self, job_request: JobRequest) -> Steps[list[Any]]:
-        """Run a job to its end, and return all of its yields."""
         self.job = Job()
         run = JobRun(self.job, self._timeout_s)
         payload = {"input": job_request.input}

@@ -21,7 +21,6 @@ TIMEOUT_S = 300
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments of the command `files` to a parser."""
     parser.epilog = (
         f"Set {account.S3_KEY_VARIABLE} and {account.S3_SECRET_VARIABLE} to an S3 API key. "
         "Repeat the command to continue an interrupted transfer where it stopped."
@@ -49,7 +48,6 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def add_volume_arguments(parser: ArgumentParser) -> None:
-    """Add the arguments that select a volume to a parser."""
     for flag, metavar, text, variable in (
         ("--volume", "ID", "the volume's id", account.VOLUME_ID_VARIABLE),
         ("--datacenter", "NAME", "such as EU-RO-1", account.VOLUME_DATACENTER_VARIABLE),
@@ -59,7 +57,6 @@ def add_volume_arguments(parser: ArgumentParser) -> None:
 
 
 def run(options: Namespace) -> int:
-    """Run the command `files`; return the exit status."""
     try:
         with open_volume(options.volume, options.datacenter, options.volume_url) as volume:
             _ACTIONS[options.action](volume, options)

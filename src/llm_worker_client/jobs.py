@@ -46,17 +46,11 @@ ProgressHandler = Callable[[Any], None]
 
 @dataclass(slots=True)
 class Job:
-    """The known state of a job.
+    """The known state of a job."""
 
-    Args:
-        id: Id of the job; None until the platform has accepted the job.
-        is_over: Whether the job no longer needs to be cancelled.
-        output_count: Number of yields that the handler has received.
-    """
-
-    id: str | None = None
-    is_over: bool = False
-    output_count: int = 0
+    id: str | None = None  # None until the platform has accepted the job
+    is_over: bool = False  # whether the job no longer needs to be cancelled
+    output_count: int = 0  # yields that the handler has received
 
 
 def send_with_retries(
@@ -64,10 +58,8 @@ def send_with_retries(
 ) -> Steps[PlatformReply]:
     """Send a request, retry it after temporary failures, and return the last reply.
 
-    Args:
-        request: The request.
-        is_repeatable: Whether to send the request again although it may have arrived.
-        final_statuses: Statuses of replies that cause no retry.
+    A request that may have arrived is sent again only if it ``is_repeatable``. Replies with one of
+    the ``final_statuses`` cause no retry.
     """
     for delay in RETRY_DELAYS:
         wait_s = delay
@@ -92,11 +84,10 @@ def cancel_job(job_id: str) -> Steps[None]:
 
 
 class JobRun:
-    """Submits a job and follows it to its end.
+    """Submits a job and follows it to its end; updates ``job``.
 
-    Args:
-        job: State of the job, which is updated.
-        timeout_s: Seconds to wait for new output; None for no timeout.
+    ``timeout_s`` are the seconds to wait for new output; None for no timeout. ``follow`` and
+    ``wait_for_end`` take the report that ``submit`` returned.
 
     Raises:
         ReadTimedOut: If no output has arrived within the timeout.
@@ -112,9 +103,8 @@ class JobRun:
     def submit(self, payload: dict[str, Any], *, is_read_only: bool) -> Steps[Report]:
         """Submit a job; return the platform's first report, which may already be the last one.
 
-        Args:
-            payload: Input of the job, and other fields for the platform.
-            is_read_only: Whether the job changes nothing, so that it may run twice.
+        ``payload`` has the job's input, and other fields for the platform. A job that
+        ``is_read_only`` changes nothing, so that it may run twice.
         """
         content = json.dumps(payload, separators=(",", ":")).encode()
         if len(content) > MAX_JOB_BYTES:
@@ -140,10 +130,7 @@ class JobRun:
         return report
 
     def follow(self, report: Report, on_output: OutputHandler) -> Steps[Report | None]:
-        """Pass each yield to a handler; return the last report, or None if the handler is done.
-
-        ``report`` is the one that ``submit`` returned.
-        """
+        """Pass each yield to a handler; return the last report, or None if the handler is done."""
         if report.get("status") not in ENDED_STATUSES:
             report = yield from self._poll_stream(on_output)
         if self._job.is_over:
@@ -162,10 +149,7 @@ class JobRun:
     def wait_for_end(
         self, report: Report, on_progress: ProgressHandler = lambda _: None
     ) -> Steps[Report]:
-        """Wait for the end of a job; return its last report, which contains all yields.
-
-        ``report`` is the one that ``submit`` returned.
-        """
+        """Wait for the end of a job; return its last report, which contains all yields."""
         pause = MIN_POLL_DELAY
         while report.get("status") not in ENDED_STATUSES:
             on_progress(report.get("output"))
@@ -207,7 +191,6 @@ class JobRun:
                 yield Pause(pause)
 
     def poll_status(self) -> Steps[Report]:
-        """Return the platform's report of the job."""
         self._check_timeout()
         try:
             reply = yield from send_with_retries(

@@ -53,11 +53,9 @@ _PAGE_REFUSALS = {
 class Proxy:
     """Answers requests by running jobs on an endpoint or by forwarding them to the platform's API.
 
-    Args:
-        endpoint: The endpoint, with the account's API key.
-        caller_key: Key that callers must send; None if any program on this machine may call.
-        serves_network: Whether other machines call, by names that the proxy can't know. Otherwise
-            it refuses web pages of other sites.
+    ``caller_key`` is None if any program on this machine may call. Web
+    pages of other sites are refused unless it ``serves_network``: other machines call it by names
+    that it can't know.
     """
 
     def __init__(
@@ -115,7 +113,6 @@ class Proxy:
             body.release()
 
     async def _read_body(self, request: Request, body: "ReceivedBody") -> Request:
-        """Return a request with its body, if its route takes one."""
         if not takes_body(request, self._endpoint.id):
             return request
         if (encoding := request.header("content-encoding").strip()).lower() not in ("", "identity"):
@@ -145,7 +142,6 @@ class Proxy:
 
 
 def refuse_web_pages(headers: Headers) -> None:
-    """Refuse a request that a web page of another site may have sent."""
     if refusal := find_page_refusal(headers):
         raise Refusal(403, _PAGE_REFUSALS[refusal])
 
@@ -181,11 +177,9 @@ class ReceivedBody:
     async def read_parts(
         self, message: str | None, max_in_memory: int = MAX_BODY_BYTES
     ) -> AsyncIterator[bytes]:
-        """Yield the parts of the body.
+        """Yield the parts of the body, and have at most ``max_in_memory`` bytes of it in memory.
 
-        Args:
-            message: Error for a body of more than ``MAX_BODY_BYTES``; None to accept any size.
-            max_in_memory: Maximum bytes that the reader has in memory.
+        A body of more than ``MAX_BODY_BYTES`` is refused with ``message``, unless that is None.
         """
         size, window_end, deadline = 0, 0, 0.0
         while True:

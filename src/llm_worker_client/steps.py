@@ -8,19 +8,13 @@ from typing import Any, TypeVar
 
 @dataclass(frozen=True, slots=True)
 class PlatformRequest:
-    """A request to the platform; the generator is resumed with its ``PlatformReply``.
-
-    Args:
-        path: Path below the endpoint's URL, with the query string.
-        timeout_s: Seconds to wait for the platform's response.
-        starts_job: Whether the response contains the id of a new job, which must not be lost.
-    """
+    """A request to the platform; the generator is resumed with its ``PlatformReply``."""
 
     method: str
-    path: str
+    path: str  # below the endpoint's URL, with the query string
     content: bytes | None = None
-    timeout_s: float = 60.0
-    starts_job: bool = False
+    timeout_s: float = 60.0  # for the platform's response
+    starts_job: bool = False  # the response has the id of a new job, which must not be lost
 
     @property
     def operation(self) -> str:
@@ -37,15 +31,10 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """A file to upload to the volume; the generator is resumed with the file's key on the volume.
-
-    Args:
-        path: Path of the file on this machine.
-        name: The caller's name for the file, if any.
-    """
+    """A file to upload to the volume; the generator is resumed with its key on the volume."""
 
     path: Path
-    name: str | None
+    name: str | None  # the caller's name for the file, if any
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +55,7 @@ class PlatformReply:
 
 
 class PlatformUnreachable(Exception):
-    """The platform did not respond to a request.
-
-    Args:
-        reason: Message for the caller.
-        may_have_arrived: Whether the platform may have received the request.
-    """
+    """The platform did not respond to a request, which ``may_have_arrived``."""
 
     def __init__(self, reason: str, *, may_have_arrived: bool) -> None:
         super().__init__(reason)
@@ -79,12 +63,7 @@ class PlatformUnreachable(Exception):
 
 
 class FileNotStored(Exception):
-    """A file could not be stored on the volume.
-
-    Args:
-        reason: Message for the caller.
-        status: HTTP status; 413 if no volume is configured.
-    """
+    """A file could not be stored on the volume; ``status`` is 413 if no volume is configured."""
 
     def __init__(self, reason: str, status: int) -> None:
         super().__init__(reason)

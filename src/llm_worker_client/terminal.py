@@ -22,7 +22,6 @@ def make_printable(text: str) -> str:
 
 
 def print_line(line: str) -> None:
-    """Print one line to stdout."""
     sys.stdout.write(f"{make_printable(line)}\n")
 
 

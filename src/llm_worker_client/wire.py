@@ -136,8 +136,7 @@ class LargeReplies:
 class ReplyReader:
     """Reads the replies to the requests of one answer, which has one of them in memory at a time.
 
-    Attributes:
-        may_refuse: Whether the answer can still be an error.
+    ``may_refuse`` says whether the answer can still be an error.
     """
 
     def __init__(self, large_replies: LargeReplies | None = None) -> None:

@@ -76,11 +76,7 @@ class Batch:
         _send(self._transport, "POST", f"/batches/{quote(self.id)}/cancel", json={})
 
     def check_run(self) -> None:
-        """Request the batch: if no worker runs it, the transport sends the job that does.
-
-        Raises:
-            EndpointError: If the batch doesn't exist, or the platform can't be reached.
-        """
+        """Request the batch: if no worker runs it, the transport sends the job that does."""
         self._retrieve_batch_object()
 
     def wait_for_outputs(self, use_tqdm: bool = True) -> list[RequestOutput]:

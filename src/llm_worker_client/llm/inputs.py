@@ -73,11 +73,9 @@ PARAMETER_NAMES = frozenset(field.name for field in fields(SamplingParams))
 
 
 def to_job_params(params: Any, guided: Any = None) -> dict[str, Any]:
-    """Return sampling parameters in the format of raw jobs.
+    """Return sampling parameters in the format of raw jobs, with constraints for the output.
 
-    Args:
-        params: ``SamplingParams``, a dict, another object with these attributes, or None.
-        guided: Constraints for the output as a dict or an object, in addition to ``params``.
+    ``params`` are ``SamplingParams``, a dict, another object with these attributes, or None.
     """
     job_params = _read_params(params)
     if guided is not None:
@@ -131,19 +129,12 @@ def _to_json_value(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One prompt or conversation.
+    """One prompt or conversation."""
 
-    Args:
-        content: Prompt as a string or as token ids, or the messages of a conversation.
-        params: Sampling parameters; several items may share one dict.
-        adapter: Served name of the adapter; None if the item uses the call's model.
-        prompt: Text of the prompt, if it is known.
-    """
-
-    content: Any
-    params: dict[str, Any]
-    adapter: str | None
-    prompt: str | None = None
+    content: Any  # the prompt as a string or as token ids, or the messages of a conversation
+    params: dict[str, Any]  # several items may share one dict
+    adapter: str | None  # its served name; None if the item uses the call's model
+    prompt: str | None = None  # the prompt's text, if it is known
 
     @property
     def token_ids(self) -> list[int] | None:

@@ -35,21 +35,15 @@ MIN_PROMPTS, MAX_PROMPTS = 50, 500
 
 @dataclass(frozen=True, slots=True)
 class ListPart:
-    """The items of one job, by their indexes in the call's list.
-
-    ``adapter`` is None if they use the call's model; ``failures`` counts failed jobs with them.
-    """
+    """The items of one job, by their indexes in the call's list."""
 
     indexes: Sequence[int]
-    adapter: str | None
-    failures: int = 0
+    adapter: str | None  # None if the items use the call's model
+    failures: int = 0  # number of failed jobs with these items
 
 
 def split_items(items: Sequence[Item], jobs: int) -> list[ListPart]:
-    """Split items into parts for ``jobs`` concurrent jobs.
-
-    The items of a part have the same adapter and are in their original order.
-    """
+    """Split items for concurrent jobs, each with one adapter and in the original order."""
     max_prompts = min(MAX_PROMPTS, max(MIN_PROMPTS, math.ceil(len(items) / jobs)))
     sizes = {id(item.params): len(encode_json(item.params, "sampling_params")) for item in items}
     parts: list[ListPart] = []
@@ -100,21 +94,13 @@ def _count_json_values(value: Any) -> int:
 
 @dataclass(frozen=True, slots=True)
 class JobTemplate:
-    """The common properties of all jobs of one call of ``generate`` or ``chat``.
+    """The common properties of all jobs of one call of ``generate`` or ``chat``."""
 
-    Args:
-        items_key: Key for the items in a job's input: ``prompts`` or ``messages_list``.
-        shared: Other keys and values of each job's input.
-        policy: Time limits in the platform's format (``executionTimeout`` and ``ttl``).
-        concurrency: Maximum number of concurrent jobs.
-        retry_delays: Minimum seconds before each retry.
-    """
-
-    items_key: str
-    shared: Mapping[str, Any]
-    policy: Mapping[str, Any]
+    items_key: str  # key for the items in a job's input: `prompts` or `messages_list`
+    shared: Mapping[str, Any]  # the rest of each job's input
+    policy: Mapping[str, Any]  # `executionTimeout` and `ttl`
     concurrency: int
-    retry_delays: Sequence[float] = RETRY_DELAYS
+    retry_delays: Sequence[float] = RETRY_DELAYS  # minimum seconds before each retry
 
     def payload(self, part: ListPart, items: Sequence[Item]) -> dict[str, Any]:
         part_items = [items[index] for index in part.indexes]
@@ -217,7 +203,6 @@ class ItemRunner:
         return None if report.get("status") == COMPLETED else refusal_from_report(report)
 
     def _store_results(self, part: ListPart, outputs: Any) -> None:
-        """Store the results and errors that a job has yielded, and update the progress bar."""
         failed_indexes = []
         for output in outputs if isinstance(outputs, list) else []:
             if not isinstance(output, dict) or "outputs" not in output:

@@ -75,7 +75,6 @@ class Connection:
         return self._client
 
     async def loop_client(self) -> _LoopClient:
-        """Return the client of the running event loop, and create it for the first call."""
         loop = asyncio.get_running_loop()
         if loop not in self._loop_clients:
             clients = self._loop_clients.items()
@@ -142,10 +141,8 @@ def call(
 ) -> Any:
     """Send a request and return the JSON of the response; None values of ``body`` are left out.
 
-    Raises:
-        BadRequestError, UnauthorizedError, NotFoundError, RateLimitExceededError, ServerError: The
-            error of the response.
-        TimeoutError: If nothing arrives for ``timeout_s`` seconds.
+    Raise LLM Engine's error for the status of the response, or ``TimeoutError`` if nothing arrives
+    for ``timeout_s`` seconds.
     """
     with _translate_http_errors():
         options = {"json": _drop_none(body), "files": files, "timeout": timeout_s}

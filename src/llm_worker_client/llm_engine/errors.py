@@ -20,12 +20,7 @@ class RateLimitExceededError(Exception):
 
 
 class ServerError(Exception):
-    """The endpoint or the platform failed to respond.
-
-    Args:
-        status_code: The HTTP status.
-        message: The reason.
-    """
+    """The endpoint or the platform failed to respond."""
 
     def __init__(self, status_code: int, message: str) -> None:
         super().__init__(f"{status_code=}, {message=}")
@@ -44,7 +39,6 @@ _ERROR_BY_STATUS = {401: UnauthorizedError, 404: NotFoundError, 429: RateLimitEx
 
 
 def error_for_status(status: int, message: str) -> Exception:
-    """Return the error for an HTTP status other than 200."""
     if 500 <= status <= 599:
         return ServerError(status, message)
     if 400 <= status <= 499:

@@ -258,7 +258,6 @@ def _fine_tune_url(fine_tune_id: str) -> str:
 
 
 def _build_completion_request(arguments: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the path and the body of a completion request."""
     connection.refuse_request_headers(arguments["request_headers"])
     kind = "stream" if arguments["stream"] else "sync"
     model = quote(arguments["model"], safe="")

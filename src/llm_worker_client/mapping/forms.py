@@ -30,12 +30,8 @@ _NESTED_KEY = re.compile(r"(\w+)\[(\w+)\]")
 class Form:
     """A form that is parsed incrementally; leaving its ``with`` block deletes the temporary file.
 
-    Args:
-        content_type: Content type of the request, which contains the boundary.
-
-    Attributes:
-        fields: Values of the fields by name; ``a[b]`` becomes the key ``b`` in a dict ``a``.
-        filename: Name of the uploaded file; None without a file.
+    In ``fields``, ``a[b]`` becomes the key ``b`` in a dict ``a``. Without a file, ``filename`` is
+    None.
     """
 
     def __init__(self, content_type: str) -> None:
@@ -79,7 +75,6 @@ class Form:
 
     @property
     def file_path(self) -> Path:
-        """Path of the temporary copy of a large file."""
         assert self._file is not None
         assert self._file.actual_file_name is not None
         return Path(self._file.actual_file_name.decode())

@@ -35,19 +35,13 @@ class OutputKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An HTTP request.
-
-    Args:
-        target: Path and query string, still percent-encoded.
-        headers: Headers with lowercase names.
-        form: The parsed body, if it is a form; ``body`` is then empty.
-    """
+    """An HTTP request."""
 
     method: str
-    target: str
-    headers: Mapping[str, str]
+    target: str  # path and query string, still percent-encoded
+    headers: Mapping[str, str]  # with lowercase names
     body: bytes = b""
-    form: forms.Form | None = None
+    form: forms.Form | None = None  # the parsed body, if it is a form; `body` is then empty
 
     def header(self, name: str) -> str:
         return self.headers.get(name, "")
@@ -69,35 +63,22 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class ForwardedRequest:
-    """A request for the platform's own API, which is forwarded.
+    """A request for the platform's own API, which is forwarded."""
 
-    Args:
-        path: Path below the endpoint's URL, with the query string.
-        wait_s: Seconds for which to poll the job in the response; None for no polls.
-    """
-
-    path: str
-    wait_s: float | None = None
+    path: str  # below the endpoint's URL, with the query string
+    wait_s: float | None = None  # for which to poll the job in the response; None for no polls
 
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job that answers a request, and how to read its output.
-
-    Args:
-        kind: How the job's yields form the response.
-        is_read_only: Whether the job changes nothing and may be sent again.
-        json_file_id: Id of the file whose content is requested as JSON; None for other requests.
-        range_header: Value of the ``Range`` header in a request for a file's content.
-        large_form: Form whose file is too large for a job; see ``with_stored_file``.
-    """
+    """A job that answers a request, and how to read its output."""
 
     input: dict[str, Any]
     kind: OutputKind
-    is_read_only: bool
-    json_file_id: str | None = None
-    range_header: str = ""
-    large_form: forms.Form | None = None
+    is_read_only: bool  # it changes nothing and may be sent again
+    json_file_id: str | None = None  # id of the file whose content is requested as JSON
+    range_header: str = ""  # of a request for a file's content
+    large_form: forms.Form | None = None  # its file is too large for a job; see `with_stored_file`
 
     def for_content_part(self, offset: int, size: int = CONTENT_PART_BYTES) -> "JobRequest":
         """Return the job that reads ``size`` bytes of the file's content from an offset."""
@@ -197,13 +178,11 @@ def takes_body(request: Request, endpoint: str) -> bool:
 
 
 def is_upload(request: Request, endpoint: str) -> bool:
-    """Return whether a request uploads a file in a form."""
     is_form = request.media_type == forms.MEDIA_TYPE
     return is_form and _unversioned_path(request, endpoint) == "/files"
 
 
 def find_dialect(request: Request, endpoint: str) -> Dialect:
-    """Return the API whose client sent a request."""
     if request.is_anthropic:
         return Dialect.ANTHROPIC
     dialect = find_rule(_unversioned_path(request, endpoint), request.method)[0].dialect

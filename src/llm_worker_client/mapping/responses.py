@@ -49,11 +49,8 @@ class Dialect(StrEnum):
 class Refusal(Exception):
     """The error with which a request is answered.
 
-    Args:
-        status: HTTP status.
-        message: Message for the caller.
-        error: Error object, if the worker has sent one.
-        retry_after_s: Seconds after which a retry may succeed; None if a retry can't succeed.
+    ``error`` is the worker's error object, if it has sent one. ``retry_after_s`` is None if a retry
+    can't succeed.
     """
 
     def __init__(
@@ -127,7 +124,6 @@ def whole_response(output: Any, job_id: str | None) -> tuple[ResponseHead, bytes
 def error_response(
     refusal: Refusal, dialect: Dialect, job_id: str | None = None
 ) -> tuple[ResponseHead, bytes]:
-    """Return the response for a refused request or a failed job."""
     status, body = refusal.to_status_and_body(dialect)
     headers = {}
     if refusal.retry_after_s is not None:
@@ -146,7 +142,6 @@ def is_events(output: Any) -> bool:
 
 
 def encode_events(output: Any) -> bytes:
-    """Return a yield of an event stream as server-sent events."""
     if isinstance(output, str):
         return _encode_utf8(output)
     event_data = output if isinstance(output, list) else [output]
@@ -161,12 +156,10 @@ def encode_event(data: Any) -> bytes:
 
 
 def is_end_of_stream(events: bytes) -> bool:
-    """Return whether the last event in ``events`` ends a stream."""
     return _LAST_EVENT.search(events) is not None
 
 
 def ends_with_error(events: bytes) -> bool:
-    """Return whether the last event in ``events`` is an error."""
     _, _, last_data = (b"\n" + events.removesuffix(_DONE)).rpartition(b"\ndata: ")
     try:
         data = json.loads(last_data)
@@ -176,7 +169,6 @@ def ends_with_error(events: bytes) -> bool:
 
 
 def error_event(refusal: Refusal, dialect: Dialect, job_id: str | None) -> bytes:
-    """Return the event that reports an error within a stream."""
     _, body = refusal.to_status_and_body(dialect)
     if dialect is Dialect.LLM_ENGINE:
         content = {"error": body["detail"]}
@@ -186,7 +178,6 @@ def error_event(refusal: Refusal, dialect: Dialect, job_id: str | None) -> bytes
 
 
 def decode_file_content(output: Any) -> bytes:
-    """Return the bytes in a job's yield for a file's content."""
     if isinstance(output, str):
         return output.encode(errors="surrogatepass")
     try:
