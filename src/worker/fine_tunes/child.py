@@ -44,12 +44,7 @@ class TrainerProcess:
     async def start(
         cls, command: Sequence[str], *, low_priority: bool, wandb: bool = False
     ) -> "TrainerProcess":
-        """Start the process.
-
-        Args:
-            command: Command to run.
-            low_priority: Whether other processes on this machine have priority.
-            wandb: Whether the process gets the key of Weights & Biases.
+        """Start the process, which gets the key of Weights & Biases if ``wandb`` is set.
 
         Raises:
             OSError: The system can't start another process.
@@ -77,7 +72,6 @@ class TrainerProcess:
 
     @property
     def stderr_tail(self) -> str:
-        """The last ``MAX_STDERR_BYTES`` bytes of standard error."""
         return self._stderr_tail.decode(errors="replace")
 
     async def wait(self, timeout_s: float | None = None) -> int | None:
@@ -114,9 +108,7 @@ class TrainerProcess:
 def explain_exit(status: int | None, stderr_tail: str) -> str:
     """Return why the process has exited, as a sentence for callers.
 
-    Args:
-        status: Exit status, or the negated number of a signal; None if unknown.
-        stderr_tail: Last part of standard error.
+    ``status`` is negative for a signal, and None if it is unknown.
     """
     if status is not None and status < 0:
         message = f"The process that trains was ended by {signal_name(-status)}"

@@ -29,19 +29,12 @@ _fetch_executor = ThreadPoolExecutor(_MAX_FETCHES, thread_name_prefix="fine-tune
 
 @dataclass(frozen=True, slots=True)
 class FineTuneCreator:
-    """Creates fine-tunes of a model.
-
-    Args:
-        fine_tunes: Fine-tunes of the volume.
-        model: Base model of all fine-tunes.
-        sources: Creates files from the sources that callers name.
-        has_wandb_key: Whether this worker has a key of Weights & Biases.
-    """
+    """Creates fine-tunes of a model."""
 
     fine_tunes: FineTunes
     model: Model
     sources: RowSources
-    has_wandb_key: bool = False
+    has_wandb_key: bool = False  # of this worker, for Weights & Biases
 
     @classmethod
     def from_settings(
@@ -66,17 +59,8 @@ class FineTuneCreator:
     def create(self, request: FineTuneRequest, id: str, adapters: Container[str] = ()) -> FineTune:
         """Create a fine-tune, or return the existing one if the request was sent twice.
 
-        This blocks on disks and hosts: call it in a thread.
-
-        Args:
-            request: Request for the fine-tune.
-            id: Id of the fine-tune.
-            adapters: Names of the served adapters.
-
-        Raises:
-            Conflict: Another request has this id.
-            RequestError: The request is invalid; the error names the field.
-            VolumeError: The volume fails.
+        This blocks on disks and hosts: call it in a thread. ``adapters`` are the names of the
+        served adapters.
         """
         rank = self.model.max_lora_rank
         if rank is None:
@@ -149,11 +133,7 @@ class FineTuneCreator:
 
 
 def model_directory(model: Model) -> Path:
-    """Return the absolute path of the directory that a training reads a model from.
-
-    Raises:
-        InvalidInput: The model can't be trained.
-    """
+    """Return the absolute path of the directory that a training reads a model from."""
     if "generate" not in model.tasks:
         raise InvalidInput(f"{model.names[0]} can't be fine-tuned: it does not generate text.")
     if model.directory is None or model.quantization is not None:
@@ -165,11 +145,7 @@ def model_directory(model: Model) -> Path:
 
 
 def check_base_model(fine_tune: FineTune, model: Model) -> None:
-    """Check that a fine-tune has this worker's base model. Reads files: call in a thread.
-
-    Raises:
-        InvalidInput: The fine-tune has another base model.
-    """
+    """Check that a fine-tune has this worker's base model. Reads files: call in a thread."""
     base = fine_tune.request.base
     if base not in model.names:
         raise InvalidInput(

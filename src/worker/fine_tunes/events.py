@@ -38,25 +38,15 @@ _decode = msgspec.json.Decoder(_EventLine).decode
 
 @dataclass(frozen=True, slots=True)
 class FineTuneEvent:
-    """An event of a fine-tune.
+    """An event of a fine-tune."""
 
-    Args:
-        id: Id, which also orders the events of the same second.
-        created_at: Whole seconds since 1970, never less than those of the previous event.
-        at: Seconds since 1970 by the worker's clock.
-        level: Severity.
-        message: Text; for metrics, a Python dict as text, as in LLM Engine's events.
-        step: Completed steps at the time of the event.
-        metrics: Metrics by OpenAI's names, or by the trainer's if OpenAI has none; empty for a
-            message.
-    """
-
-    id: str
-    created_at: int
-    at: float
+    id: str  # also orders the events of the same second
+    created_at: int  # whole seconds since 1970, never less than the previous event's
+    at: float  # seconds since 1970 by the worker's clock
     level: Level
-    message: str
-    step: int
+    message: str  # for metrics, a Python dict as text, as in LLM Engine's events
+    step: int  # completed steps
+    # By OpenAI's names, or by the trainer's if OpenAI has none; empty for a message.
     metrics: dict[str, float]
 
 
@@ -79,15 +69,6 @@ def read_events(
 
     The first event is the creation and, after the end, the last one is the result. Metrics of steps
     that a later attempt has repeated are left out.
-
-    Args:
-        id: Id of the fine-tune.
-        created_at: Creation time of the fine-tune in seconds since 1970.
-        attempts: Directories of its attempts, oldest first.
-        result: How the fine-tune ended, if it has ended.
-
-    Raises:
-        VolumeError: The volume fails.
     """
     lines = [_EventLine(at=created_at, message="Created")]
     lines += _merge_attempts([list(_event_lines(attempt / EVENTS_FILE)) for attempt in attempts])
@@ -103,7 +84,6 @@ def read_events(
 
 
 def metrics_by_step(events: list[FineTuneEvent]) -> dict[int, dict[str, float]]:
-    """Return the metrics of each step that has any."""
     metrics: dict[int, dict[str, float]] = {}
     for event in events:
         if event.metrics:
@@ -122,12 +102,7 @@ def _rename_metrics(metrics: dict[str, float | None]) -> dict[str, float]:
 
 
 class ProgressReader:
-    """Updates a job's progress from the events of a running attempt.
-
-    Args:
-        attempt: Directory of the attempt.
-        progress: Progress that this reader updates.
-    """
+    """Updates a job's progress from the events of a running attempt."""
 
     def __init__(self, attempt: Path, progress: Progress) -> None:
         self._path = attempt / EVENTS_FILE

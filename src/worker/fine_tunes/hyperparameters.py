@@ -55,14 +55,8 @@ def parse_hyperparameters(
 ) -> Hyperparameters:
     """Parse hyperparameters; those that are missing, null or "auto" get their defaults.
 
-    Args:
-        raw_values: Values from the caller.
-        parent: Name of the object in messages, for example "hyperparameters".
-        max_rank: Maximum rank of adapters that the endpoint serves.
-        seed: Seed from the request, which both APIs have outside of this object.
-
-    Raises:
-        InvalidInput: A value is invalid; the error names the field.
+    ``parent`` is the object's name in messages, such as "hyperparameters". ``seed`` is from the
+    request, where both APIs have it outside of this object.
     """
     values: dict[str, Any] = {} if seed is None else {"seed": seed}
     fields: dict[str, str] = {"seed": "seed"}

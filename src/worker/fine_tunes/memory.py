@@ -50,9 +50,7 @@ class MemoryInUse(InvalidInput):
 def check_memory(spec: Spec, available: DeviceMemory | None = None) -> None:
     """Refuse a training that can't fit into the free memory, unless a size is unknown.
 
-    Args:
-        spec: Specification of the training.
-        available: Memory of the device; None to measure it.
+    ``available`` is the device's memory, which is measured if it is None.
 
     Raises:
         MemoryInUse: Too much memory is in use now.
@@ -80,11 +78,6 @@ async def reserve_memory(
     """Reserve memory for the block; yield False if the training has to stop before that.
 
     After the block, this waits until the engine is available again or the job's time is over.
-
-    Args:
-        context: Context manager that reserves the memory.
-        should_stop: Returns whether the training has to stop.
-        is_over: Returns whether the job's time is over.
     """
     entering = asyncio.create_task(context.__aenter__())
     try:

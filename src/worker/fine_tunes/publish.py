@@ -31,16 +31,11 @@ async def publish_result(
 ) -> FineTuneResult:
     """Publish the adapters of an attempt, and return how the fine-tune ends.
 
-    This may be interrupted at any point, and continues when it is called again.
-
-    Args:
-        fine_tune: Fine-tune whose lease this worker owns.
-        training_setup: Training setup of the worker.
-        attempt: Directory of the attempt that finished the training.
+    This may be interrupted at any point, and continues when it is called again. The worker must
+    have the fine-tune's lease, and the attempt must have finished the training.
 
     Raises:
         FineTuneFailed: The training has no adapter that can be served.
-        WorkerError: The volume fails.
     """
     outcome = await asyncio.to_thread(fine_tune.read_outcome, attempt)
     directories = await asyncio.to_thread(fine_tune.epoch_adapter_directories, attempt)
@@ -111,21 +106,11 @@ def preferred_adapter_name(request: StoredFineTune) -> str:
 
 
 def checkpoint_adapter_name(name: str, step: int) -> str:
-    """Return the name of the adapter of an epoch."""
     return _insert_before_volume_id(name, f".ckpt-{step}")
 
 
 def reserve_adapter_name(root: Path, name: str, id: str) -> str:
-    """Reserve and return a name that no other adapter has; add a number if necessary.
-
-    Args:
-        root: Directory of all adapters.
-        name: Preferred name.
-        id: Id of the fine-tune.
-
-    Raises:
-        VolumeError: The volume can't be written to.
-    """
+    """Reserve and return a name that no other adapter has; add a number if necessary."""
     number, candidate = 1, name
     while not _try_reserve_name(root, candidate, id):
         number += 1
@@ -153,17 +138,10 @@ def _try_reserve_name(root: Path, name: str, id: str) -> bool:
 
 
 def publish_adapter(root: Path, name: str, source: Path, base_model: str, id: str) -> None:
-    """Make an adapter appear under its name; an existing adapter of the fine-tune stays.
+    """Make an adapter appear under its name, unless an error is raised.
 
-    Args:
-        root: Directory of all adapters.
-        name: Name that is reserved for the adapter.
-        source: Directory with its files.
-        base_model: Name of its base model.
-        id: Id of the fine-tune.
-
-    Raises:
-        VolumeError: The volume can't be written to; then no adapter appears.
+    The name is reserved, and ``root`` is the directory of all adapters. An existing adapter of the
+    fine-tune stays.
     """
     if origin_fine_tune_id(root, name) == id:
         return
@@ -180,7 +158,6 @@ def publish_adapter(root: Path, name: str, source: Path, base_model: str, id: st
 
 
 def release_adapter_name(root: Path, name: str) -> None:
-    """Remove the file that reserves a name for an adapter."""
     with translate_os_errors():
         _reservation_path(root, name).unlink(missing_ok=True)
 

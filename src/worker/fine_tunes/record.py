@@ -107,7 +107,6 @@ class FineTune(Record):
         return attempt
 
     def has_checked_rows(self) -> bool:
-        """Return whether an attempt has finished the check of the rows."""
         return any(map(self.has_file, map(_outcome_name, self.attempt_paths())))
 
     def read_outcome(self, attempt: Path) -> Outcome | None:
@@ -137,12 +136,7 @@ class FineTune(Record):
         return dict(sorted(adapters.items()))
 
     def events(self) -> list[FineTuneEvent]:
-        """Return the events of all attempts, oldest first.
-
-        Raises:
-            NoSuchObject: The fine-tune doesn't exist.
-            VolumeError: The volume fails.
-        """
+        """Return the events of all attempts, oldest first."""
         return read_events(self.id, self.created_at, self.attempt_paths(), self.result)
 
     def metrics_by_step(self) -> dict[int, dict[str, float]]:
@@ -162,22 +156,14 @@ class FineTune(Record):
             raise self._conflict("cancelled", decision.status)
 
     def pause(self) -> None:
-        """Request that the workers stop after a checkpoint, until ``resume``.
-
-        Raises:
-            Conflict: The fine-tune has ended, or is being published, paused or cancelled.
-        """
+        """Request that the workers stop after a checkpoint, until ``resume``."""
         self._check_not_ended("paused")
         if stop_reason := self.stop_reason():
             raise Conflict(f"The {self.noun} {self.id!r} is {stop_reason} already.")
         self.write_file(PAUSE.format(self._newest_pause() + 1), TimedModel())
 
     def resume(self) -> None:
-        """Let the workers continue a paused fine-tune.
-
-        Raises:
-            Conflict: The fine-tune is not paused.
-        """
+        """Let the workers continue a paused fine-tune."""
         self._check_not_ended("resumed")
         if self.stop_reason() != PAUSED:
             raise Conflict(f"The {self.noun} {self.id!r} is not paused.")
@@ -270,11 +256,7 @@ class FineTunes(Records[FineTune, StoredFineTune]):
         return fine_tune.end(FineTuneResult(status=status, error=error))
 
     def locate_rows(self, file_id: str) -> RowsFile:
-        """Return the path of a file with rows, and its format; None for an unknown file extension.
-
-        Raises:
-            NoSuchObject: The file no longer exists.
-        """
+        """Return the path of a file with rows, and its format, None for an unknown extension."""
         # An expired file is not removed while a fine-tune needs it.
         file = self.files.get(file_id, include_expired=True)
         form = FORMATS.get(Path(file.filename.lower()).suffix)

@@ -12,28 +12,16 @@ FineTuneStatus = Literal["succeeded", "failed", "cancelled"]
 
 
 class StoredFineTune(StoredRequest, StrictModel):
-    """A request for a fine-tune on the volume.
+    """A request for a fine-tune on the volume. Files are named by their ids."""
 
-    Args:
-        base: Served name of the base model.
-        training_file: Id of the file with training rows.
-        validation_file: Id of the file with validation rows; None to use a tenth of the training
-            rows.
-        spec: Hyperparameters of the training.
-        suffix: Part of the adapter's name.
-        metadata: Up to 16 key-value pairs from the caller.
-        method: Method in OpenAI's API.
-        wandb: Options for Weights & Biases, without the key; None to report nothing.
-    """
-
-    base: str
+    base: str  # served name of the base model
     training_file: str
-    validation_file: str | None = None
+    validation_file: str | None = None  # None: a tenth of the training rows
     spec: Hyperparameters = Hyperparameters()
-    suffix: str | None = None
+    suffix: str | None = None  # a part of the adapter's name
     metadata: dict[str, str] | None = None
     method: Literal["supervised"] = "supervised"
-    wandb: dict[str, Any] | None = None
+    wandb: dict[str, Any] | None = None  # without the key; None: report nothing
 
     @property
     def seed(self) -> int:
@@ -51,26 +39,17 @@ class StoredFineTune(StoredRequest, StrictModel):
 
 
 class AdapterChoice(StrictModel):
-    """The adapter to publish. It is chosen once, so that all workers publish the same one.
+    """The adapter to publish. It is chosen once, so that all workers publish the same one."""
 
-    Args:
-        name: Name that the adapter is served by.
-        attempt: Name of the directory of the attempt whose result is published.
-    """
-
-    name: str
-    attempt: str
+    name: str  # served by this name
+    attempt: str  # directory of the attempt whose result is published
 
 
 class FineTuneDecision(TimedModel, StrictModel):
-    """How a fine-tune will end, decided once: by a cancel, or by the worker that runs it.
-
-    Args:
-        publishing: Adapter to publish, if the fine-tune succeeds.
-    """
+    """How a fine-tune will end, decided once: by a cancel, or by the worker that runs it."""
 
     status: FineTuneStatus
-    publishing: AdapterChoice | None = None
+    publishing: AdapterChoice | None = None  # if it succeeds
 
 
 class FailureReason(StrictModel):
@@ -90,33 +69,19 @@ class FineTuneFailed(Exception):
 
 
 class EpochCheckpoint(StrictModel):
-    """The adapter of an epoch.
+    """The adapter of an epoch."""
 
-    Args:
-        step: Completed steps at the end of the epoch.
-        name: Name that the adapter is served by; None if it is not served.
-    """
-
-    step: int
-    name: str | None = None
+    step: int  # at the end of the epoch
+    name: str | None = None  # None if it is not served
 
 
 class FineTuneResult(TimedModel, StrictModel):
-    """How a fine-tune ended.
-
-    Args:
-        error: Why the fine-tune failed; None if it didn't fail.
-        adapter: Name of the adapter; None unless the fine-tune succeeded.
-        checkpoints: Adapters of the epochs, ordered by their steps.
-        result_file_ids: Ids of the files with the metrics and the adapter.
-        trained_tokens: Tokens that were trained on, over all epochs.
-        steps: Completed steps.
-    """
+    """How a fine-tune ended."""
 
     status: FineTuneStatus
     error: FailureReason | None = None
-    adapter: str | None = None
-    checkpoints: tuple[EpochCheckpoint, ...] = ()
-    result_file_ids: tuple[str, ...] = ()
-    trained_tokens: int = 0
+    adapter: str | None = None  # its name, if the fine-tune succeeded
+    checkpoints: tuple[EpochCheckpoint, ...] = ()  # ordered by their steps
+    result_file_ids: tuple[str, ...] = ()  # the metrics and the adapter
+    trained_tokens: int = 0  # over all epochs
     steps: int = 0

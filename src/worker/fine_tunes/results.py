@@ -26,16 +26,7 @@ CHUNK_BYTES = 1 << 20
 
 
 def write_result_files(files: Files, fine_tune: FineTune, adapter: Path) -> list[str]:
-    """Write the result files, or find those of another worker; return their ids.
-
-    Args:
-        files: Files of the volume.
-        fine_tune: Fine-tune whose training is finished.
-        adapter: Directory of its adapter.
-
-    Raises:
-        VolumeError: The files can't be written.
-    """
+    """Write the result files, or find those of another worker; return their ids."""
     contents: dict[str, Iterable[bytes]] = {
         TABLE: [metrics_csv(fine_tune.metrics_by_step()).encode()],
         **_adapter_contents(adapter, files.max_bytes),

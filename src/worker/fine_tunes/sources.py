@@ -49,29 +49,17 @@ class _FileBudget:
 
 @dataclass(frozen=True, slots=True)
 class RowSources:
-    """Creates files from the sources that callers name. Call its methods in threads: they block.
-
-    Args:
-        files: Files of the volume.
-        fetcher: Fetcher for ``ROW_TYPES``; None if the worker doesn't fetch URLs.
-        has_stored_urls: Whether the contents of URLs are stored, and must not be fetched again.
-    """
+    """Creates files from the sources that callers name. Call its methods in threads: they block."""
 
     files: Files
-    fetcher: WebFetcher | None
-    has_stored_urls: bool = False
+    fetcher: WebFetcher | None  # None if the worker doesn't fetch URLs
+    has_stored_urls: bool = False  # The contents of URLs are stored, and must not be fetched again.
 
     def find_or_create(self, field: str, source: str, id: str) -> str:
-        """Return the id of the file for a source; create the file if necessary.
+        """Return the id of the file for a source; create the file, with ``id``, if necessary.
 
-        Args:
-            field: Field of the request that names the source.
-            source: Id of a file, which is returned unchecked; path on the volume; or URL.
-            id: Id for a new file.
-
-        Raises:
-            RequestError: The source is not available; the error names the field.
-            VolumeError: The volume fails.
+        ``source`` is the id of a file, which is returned unchecked, a path on the volume, or a URL.
+        Errors name ``field``, in which the request has it.
         """
         with name_field_in_errors(field):
             is_plain = source.startswith(FILE_PREFIX) and not {".", "/"} & set(source)
@@ -105,7 +93,6 @@ class RowSources:
 
 
 def is_url(source: str | None) -> bool:
-    """Return whether a source is a URL."""
     return source is not None and source.lower().startswith(URL_SCHEMES)
 
 

@@ -61,142 +61,90 @@ class ImmutableBaseModel(BaseModel):
 
 
 class RowsFile(ImmutableBaseModel):
-    """A file of rows.
-
-    Args:
-        path: Path of the file.
-        form: Format of the file; None to detect it from the file's suffix or content.
-    """
+    """A file of rows."""
 
     path: Path
-    form: Literal["csv", "jsonl"] | None = None
+    form: Literal["csv", "jsonl"] | None = None  # None: detected from the file's suffix or content
 
 
 class Lora(ImmutableBaseModel):
-    """PEFT's configuration of an adapter, restricted to adapters that vLLM can serve.
-
-    Args:
-        r: Rank.
-        lora_alpha: Factor of the adapter's output, before the division by the rank.
-        lora_dropout: Dropout during training.
-        target_modules: Last parts of layers' names; None for the projections of attention and MLP.
-        use_rslora: Whether to divide by the square root of the rank instead of the rank.
-    """
+    """PEFT's configuration of an adapter, restricted to adapters that vLLM can serve."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    r: Annotated[int, Field(ge=1, le=512)] = 16
+    r: Annotated[int, Field(ge=1, le=512)] = 16  # rank
+    # Factor of the adapter's output, before the division by the rank.
     lora_alpha: Annotated[float, Field(gt=0)] = 32
     lora_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    # Last parts of layers' names; None for the projections of attention and MLP.
     target_modules: tuple[str, ...] | None = None
-    use_rslora: bool = False
+    use_rslora: bool = False  # divides by the square root of the rank
 
 
 class Hyperparameters(ImmutableBaseModel):
-    """Hyperparameters of a training.
-
-    Args:
-        epochs: Number of passes over the rows.
-        learning_rate: Maximum learning rate, after a linear warm-up and before a cosine decay.
-        warmup_ratio: Share of the steps in which the learning rate rises.
-        weight_decay: Weight decay of AdamW.
-        batch_size: Rows per step; None to choose it by the number of rows.
-        seed: Seed of the validation split, the rows' order, the initial weights and the dropout.
-        lora: Configuration of the adapter.
-    """
+    """Hyperparameters of a training."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
     epochs: Annotated[int, Field(ge=1, lt=20)] = 5
+    # The maximum, after a linear warm-up and before a cosine decay.
     learning_rate: Annotated[float, Field(gt=0)] = 2e-3
+    # Share of the steps in which the learning rate rises.
     warmup_ratio: Annotated[float, Field(ge=0, le=1)] = 0.03
-    weight_decay: Annotated[float, Field(ge=0)] = 1e-3
+    weight_decay: Annotated[float, Field(ge=0)] = 1e-3  # AdamW's
+    # Rows per step; None to choose it by the number of rows.
     batch_size: Annotated[int, Field(ge=1)] | None = None
+    # Of the validation split, the rows' order, the initial weights and the dropout.
     seed: Annotated[int, Field(ge=0, lt=2**31)] = 42
     lora: Lora = Lora()
 
 
 class Spec(Hyperparameters):
-    """The specification of a training.
+    """The specification of a training."""
 
-    Args:
-        model: Directory of the base model.
-        tokenizer: Directory of its tokenizer.
-        chat_template: The served chat template; None for the tokenizer's own.
-        trust_remote_code: Whether code in the model's directory may run.
-        device: "cuda" or "cpu".
-        max_length: Maximum number of tokens per row; longer rows are cut at the end.
-        training: File of the rows to train on.
-        validation: File of validation rows; None to choose a tenth of the training rows.
-        wandb: Arguments of ``wandb.init``; None for no report to Weights & Biases.
-    """
-
-    model: Path
-    tokenizer: Path
-    chat_template: str | None = None
-    trust_remote_code: bool = False
+    model: Path  # directory
+    tokenizer: Path  # directory
+    chat_template: str | None = None  # the served one; None: the tokenizer's own
+    trust_remote_code: bool = False  # whether code in the model's directory may run
     device: Literal["cuda", "cpu"] = "cpu"
-    max_length: Annotated[int, Field(ge=2)]
+    max_length: Annotated[int, Field(ge=2)]  # tokens per row; longer rows are cut at the end
     training: RowsFile
-    validation: RowsFile | None = None
-    wandb: dict[str, Any] | None = None
+    validation: RowsFile | None = None  # None: a tenth of the training rows
+    wandb: dict[str, Any] | None = None  # arguments of ``wandb.init``; None: no report
 
 
 FileField = Literal["training_file", "validation_file"]
 
 
 class RowMistake(ImmutableBaseModel):
-    """A mistake in a file of rows.
+    """A mistake in a file of rows."""
 
-    Args:
-        file: The field of the fine-tune's request that names the file.
-        line: Number of the line, from 1 (which is the header in CSV); None for the whole file.
-        message: Description of the mistake and its correction, without the row's text.
-    """
-
-    file: FileField
-    line: int | None
-    message: str
+    file: FileField  # the field of the fine-tune's request that names the file
+    line: int | None  # from 1 (which is the header in CSV); None for the whole file
+    message: str  # without the row's text
 
 
 class CheckResult(ImmutableBaseModel):
-    """The result of the check of the rows, before any weights are loaded.
+    """The result of the check of the rows, before any weights are loaded."""
 
-    Args:
-        rows: Number of rows to train on. A conversation may become several rows.
-        validation_rows: Number of rows for validation.
-        tokens: Number of tokens in the rows to train on, including prompts.
-        cut_rows: Number of rows that were cut, or left out because no token of an answer remained.
-        warnings: Warnings, in whole sentences.
-        mistakes: The first mistakes in the rows. There is no training if there are mistakes.
-        more_mistakes: Number of mistakes that are not listed.
-    """
-
-    rows: int = 0
+    rows: int = 0  # to train on; a conversation may become several rows
     validation_rows: int = 0
-    tokens: int = 0
-    cut_rows: int = 0
-    warnings: tuple[str, ...] = ()
-    mistakes: tuple[RowMistake, ...] = ()
-    more_mistakes: int = 0
+    tokens: int = 0  # in the rows to train on, including prompts
+    cut_rows: int = 0  # also those left out because no token of an answer remained
+    warnings: tuple[str, ...] = ()  # whole sentences
+    mistakes: tuple[RowMistake, ...] = ()  # the first ones; with any, there is no training
+    more_mistakes: int = 0  # those that are not listed
 
 
 class Event(ImmutableBaseModel):
-    """A message, or the metrics of a step.
+    """A message, or the metrics of a step."""
 
-    Args:
-        at: Unix time in seconds.
-        level: Severity.
-        message: The message; for metrics, a Python dict as text, as in LLM Engine's events.
-        step: Number of completed steps.
-        metrics: Metrics by the names of transformers' Trainer: ``loss``, ``grad_norm``,
-            ``learning_rate``, ``epoch``, ``eval_loss``; empty for messages.
-    """
-
-    at: float
+    at: float  # Unix time in seconds
     level: Literal["info", "warn", "error"] = "info"
-    message: str
-    step: int = 0
+    message: str  # for metrics, a Python dict as text, as in LLM Engine's events
+    step: int = 0  # completed steps
+    # By the names of transformers' Trainer: ``loss``, ``grad_norm``, ``learning_rate``,
+    # ``epoch``, ``eval_loss``; empty for messages.
     metrics: dict[str, float] = Field(default_factory=dict)
 
 
@@ -207,26 +155,18 @@ class ResumeEvent(ImmutableBaseModel):
 
 
 class Outcome(ImmutableBaseModel):
-    """What has become of an attempt.
-
-    Args:
-        check: Result of the check of the rows.
-        is_over: Whether the training is over, with an adapter or with an error that no retry
-            changes. Otherwise another attempt may continue this one.
-        steps: Number of completed steps.
-        best_step: Step of the epoch whose adapter, in ``EPOCHS_DIR``, is the result. Another
-            attempt may have it, from which this one resumed.
-        best_loss: Loss of that adapter on the validation rows; None without an evaluation.
-        trained_tokens: Number of tokens in the rows to train on, times the number of epochs.
-        batch_size: Number of rows per step.
-        error: The reason why there is no adapter, in one sentence; None if there is an adapter.
-    """
+    """What has become of an attempt."""
 
     check: CheckResult = CheckResult()
+    # Whether the training is over, with an adapter or with an error that no retry changes.
+    # Otherwise another attempt may continue this one.
     is_over: bool = False
-    steps: int = 0
+    steps: int = 0  # completed
+    # The step of the epoch whose adapter, in ``EPOCHS_DIR``, is the result. Another attempt
+    # may have it, from which this one resumed.
     best_step: int = 0
+    # Loss of that adapter on the validation rows; None without an evaluation.
     best_loss: float | None = None
-    trained_tokens: int = 0
-    batch_size: int = 0
-    error: str | None = None
+    trained_tokens: int = 0  # in the rows to train on, times the number of epochs
+    batch_size: int = 0  # rows per step
+    error: str | None = None  # why there is no adapter, in one sentence

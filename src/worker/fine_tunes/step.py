@@ -68,13 +68,7 @@ class TrainingTurn:
 
 
 class FineTuneStep:
-    """One job's work on a fine-tune, under its lease. Use on one event loop.
-
-    Args:
-        fine_tune: Fine-tune to run.
-        training_setup: Training setup of the worker.
-        progress: Progress that this step updates.
-    """
+    """One job's work on a fine-tune, under its lease. Use on one event loop."""
 
     def __init__(
         self,
@@ -104,11 +98,7 @@ class FineTuneStep:
         return True
 
     async def _train_and_publish(self, turn: TrainingTurn) -> None:
-        """Train and publish, until the fine-tune has ended or has to stop.
-
-        Raises:
-            FineTuneFailed: The fine-tune has failed.
-        """
+        """Train and publish, until the fine-tune has ended or has to stop."""
         fine_tune = self._fine_tune
         if await asyncio.to_thread(fine_tune.has_ended):
             return
@@ -171,13 +161,7 @@ class FineTuneStep:
     async def _run_attempt(self, turn: TrainingTurn, *, check_only: bool = False) -> None:
         """Run the trainer until it has finished, crashed or been stopped.
 
-        Args:
-            turn: Turn of the fine-tune.
-            check_only: Whether to only check the rows; invalid rows end the training.
-
-        Raises:
-            FineTuneFailed: The fine-tune can't be trained.
-            WorkerError: The volume fails, or the machine can't start another process.
+        With ``check_only``, it only checks the rows; invalid ones end the training.
         """
         fine_tune, setup = self._fine_tune, self._training_setup
         first_step = await asyncio.to_thread(fine_tune.durable_step)

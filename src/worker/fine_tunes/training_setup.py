@@ -30,12 +30,8 @@ ReserveMemory = Callable[[], AbstractAsyncContextManager[None]]
 class TrainingSetup:
     """The worker's setup for training adapters. Call its methods in threads, except coroutines.
 
-    Args:
-        fine_tunes: Fine-tunes of the volume.
-        base_model: Handle of the engine's base model, which also checks adapters.
-        settings: Settings of the worker.
-        reserve_memory: Reserves memory for a training; None if that is not necessary.
-        low_priority: Whether requests that the worker answers during a training have priority.
+    ``reserve_memory`` is None if memory need not be reserved. With ``low_priority``, requests that
+    the worker answers during a training have priority.
     """
 
     def __init__(
@@ -58,13 +54,7 @@ class TrainingSetup:
         self.adapters_directory = adapters.adapters_directory(settings.base_path)
 
     def make_spec(self, fine_tune: FineTune) -> Spec:
-        """Return the specification for the training of a fine-tune.
-
-        Raises:
-            InvalidInput: The model can't be trained.
-            NoSuchObject: A file with rows no longer exists.
-            VolumeError: The volume fails.
-        """
+        """Return the specification for the training of a fine-tune."""
         request, model, settings = fine_tune.request, self._base_model.model, self._settings
         if not settings.base_path.is_dir():
             raise VolumeError("There is no network volume for the adapter: set BASE_PATH.")
@@ -84,11 +74,7 @@ class TrainingSetup:
         )
 
     def reserve_space(self, size: int) -> None:
-        """Count bytes that are about to be written to the volume.
-
-        Raises:
-            VolumeError: They don't fit.
-        """
+        """Count bytes that are about to be written to the volume; refuse those that don't fit."""
         self._fine_tunes.files.quota.reserve(size)
 
     def check_memory(self, spec: Spec) -> None:
@@ -96,15 +82,10 @@ class TrainingSetup:
         check_memory(spec)
 
     async def check_adapter(self, folder: Path) -> None:
-        """Refuse a directory with an adapter that can't be served.
-
-        Raises:
-            WorkerError: The adapter can't be served.
-        """
+        """Refuse a directory with an adapter that can't be served."""
         await self._base_model.check_adapter(folder)
 
     def write_results(self, fine_tune: FineTune, adapter: Path) -> Sequence[str]:
-        """Write the result files of a fine-tune; return their ids."""
         return results.write_result_files(self._fine_tunes.files, fine_tune, adapter)
 
     async def spec_once_it_fits(
@@ -112,14 +93,10 @@ class TrainingSetup:
     ) -> Spec | None:
         """Return the specification once a training fits into memory; None if it has to stop.
 
-        Args:
-            fine_tune: Fine-tune to train.
-            should_stop: Returns whether the training has to stop.
-            needs_memory: Whether the memory must be free now; otherwise, it may become free later.
+        With ``needs_memory``, the memory must be free now; otherwise, it may become free later.
 
         Raises:
             FineTuneFailed: The fine-tune can't be trained here.
-            VolumeError: The volume fails.
         """
         deadline = time.monotonic() + MEMORY_TIMEOUT_S
         while True:
