@@ -10,7 +10,6 @@ from worker.fine_tunes.spec import CHECK_OPTION
 
 
 def main(directory: str, attempt: str, *options: str) -> int:
-    """Train, or only check the rows, and return the exit status."""
     watcher = SigtermWatcher()
     watcher.watch()
     # Imported after the signal handler is installed: SIGTERM may arrive during the long import.

@@ -35,14 +35,8 @@ def run_attempt(
 ) -> int:
     """Check the rows, train from the newest checkpoint of all attempts, return the exit status.
 
-    Args:
-        directory: Directory of the fine-tune, with its spec.
-        name: Name of the attempt.
-        watcher: Watcher for SIGTERM, which stops the attempt.
-        only_check: Whether to stop after the check.
-
-    Raises:
-        RuntimeError: The attempt has crashed. Other exceptions of the attempt are crashes, too.
+    ``directory`` is the fine-tune's, with its spec. An exception means that the attempt has
+    crashed.
     """
     try:
         spec = Spec.model_validate_json((directory / SPEC_FILE).read_bytes())

@@ -52,15 +52,10 @@ def collate(rows: Sequence[TokenRow]) -> dict[str, torch.Tensor]:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The rows per forward pass in a step, and whether activations are recomputed.
+    """How a step is computed."""
 
-    Args:
-        rows: Number of rows per forward pass, a divisor of the rows per step.
-        recompute: Whether the backward pass computes activations again, to save memory.
-    """
-
-    rows: int
-    recompute: bool = False
+    rows: int  # per forward pass, a divisor of the rows per step
+    recompute: bool = False  # the backward pass computes activations again, to save memory
 
     def smaller_plan(self, batch_size: int) -> "StepPlan | None":
         """Return the next plan that needs less memory; None if this is the smallest."""
@@ -76,11 +71,7 @@ def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
 def choose_step_plan(sizes: ModelSizes, longest: int, batch_size: int, free: float) -> StepPlan:
     """Return the fastest plan that fits into memory by an estimate, or the smallest if none fits.
 
-    Args:
-        sizes: Sizes of the base model.
-        longest: Number of tokens of the longest row.
-        batch_size: Number of rows per step.
-        free: Bytes that are available for rows.
+    ``longest`` are the tokens of the longest row, and ``free`` the bytes for rows.
     """
     for recompute in (False, True):
         rows = free / (longest * sizes.token_bytes(recompute=recompute))

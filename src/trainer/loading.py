@@ -79,11 +79,7 @@ def weights_dtype(device: str) -> torch.dtype:
 
 
 def add_adapter(model: PreTrainedModel, lora: Lora, seed: int) -> PeftModel:
-    """Add a new adapter to a model. The adapter's initial weights depend on the seed only.
-
-    Raises:
-        TrainingFailure: The model doesn't have the requested layers, or any known projections.
-    """
+    """Add a new adapter to a model. The adapter's initial weights depend on the seed only."""
     names = matrix_layer_names(model)
     config = LoraConfig(
         task_type="CAUSAL_LM",
@@ -118,12 +114,8 @@ def matrix_layer_names(model: torch.nn.Module) -> list[str]:
 def choose_target_modules(names: Sequence[str], requested: Sequence[str] | None) -> list[str]:
     """Return the last parts of the names of the layers that get an adapter, sorted.
 
-    Args:
-        names: Full names of the model's layers.
-        requested: Last parts of layers' names; None for all known projections that the model has.
-
-    Raises:
-        TrainingFailure: The model lacks a requested layer, or has no known projections.
+    ``requested`` are such parts, which the model must have; None for all known projections of the
+    model, which must have one.
     """
     last_parts = {name.rpartition(".")[2] for name in names if not _MEDIA_LAYER.search(name)}
     has = f"it has {', '.join(sorted(last_parts)[:_MAX_LISTED_LAYERS])}"

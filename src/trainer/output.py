@@ -26,12 +26,7 @@ MAX_CHECKPOINTS = 2
 class EventLog:
     """The log of an attempt's events, as lines of JSON. A context manager that closes the file.
 
-    Args:
-        path: Path of the file, to which the events are appended.
-        resume_step: Step from which the attempt resumes; 0 without a checkpoint.
-
-    Raises:
-        OSError: The file can't be written. All methods raise it, too.
+    ``resume_step`` is the step from which the attempt resumes; 0 without a checkpoint.
     """
 
     def __init__(self, path: Path, resume_step: int) -> None:
@@ -86,12 +81,6 @@ def copy_newest_checkpoint(attempts: Path, attempt: Path) -> Checkpoint | None:
 
     If the checkpoint disappears during the copy, the next newest is copied. This happens if another
     attempt still runs, although its worker counts as dead, and removes its older checkpoints.
-
-    Returns:
-        The checkpoint in this attempt; None if no attempt has a checkpoint.
-
-    Raises:
-        OSError: The volume can't be read or written to.
     """
     removed: set[Path] = set()
     while candidates := [
@@ -117,12 +106,10 @@ def copy_newest_checkpoint(attempts: Path, attempt: Path) -> Checkpoint | None:
 
 
 def find_newest_checkpoint(attempt: Path) -> Checkpoint | None:
-    """Return the newest checkpoint of an attempt; None if it has no checkpoint."""
     return max(_list_checkpoints(attempt), key=lambda each: each.step, default=None)
 
 
 def prune_checkpoints(attempt: Path) -> None:
-    """Remove all but the ``MAX_CHECKPOINTS`` newest checkpoints of an attempt."""
     for old in sorted(_list_checkpoints(attempt), key=lambda each: each.step)[:-MAX_CHECKPOINTS]:
         # One that can't be removed does no harm: no attempt resumes from a part of it.
         with suppress(OSError):
@@ -140,9 +127,6 @@ def copy_adapter(checkpoint: Path, destination: Path, base_name: str) -> None:
     """Copy a checkpoint's adapter atomically and durably; an existing copy stays as it is.
 
     The base model's name is written into the configuration of the copy.
-
-    Raises:
-        OSError: The copy failed; no part of it is left.
     """
     with atomic_directory(destination) as hidden_path:
         adapters.copy_adapter(checkpoint, hidden_path, base_name)

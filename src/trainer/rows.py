@@ -51,17 +51,12 @@ class PromptRow:
 
 @dataclass(frozen=True, slots=True)
 class ChatRow:
-    """A conversation.
+    """A conversation."""
 
-    Args:
-        messages: Messages for a chat template; each content is a string or a list of text parts.
-        tools: Tools that the model may call; None without tools.
-        learned_indices: Indices of the assistant's messages that are learned, in ascending order.
-    """
-
+    # For a chat template; each content is a string or a list of text parts.
     messages: list[dict[str, Any]]
     tools: list[Any] | None
-    learned_indices: tuple[int, ...]
+    learned_indices: tuple[int, ...]  # assistant's messages that are learned, ascending
 
 
 RowValue = PromptRow | ChatRow
@@ -111,11 +106,7 @@ class Mistakes:
 
 
 def read_rows(data: RowsFile, mistakes: Mistakes) -> Iterator[ParsedRow]:
-    """Yield the valid rows of a file, and collect its mistakes.
-
-    Raises:
-        OSError: The file can't be read.
-    """
+    """Yield the valid rows of a file, and collect its mistakes."""
     if not data.path.is_file():
         mistakes.add(None, "there is no such file")
         return
@@ -494,7 +485,6 @@ def _drop_nulls(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _quote_key(key: str) -> str:
-    """Return a key as quoted in a message, shortened if it is long."""
     return repr(key if len(key) <= MAX_KEY_CHARACTERS else key[: MAX_KEY_CHARACTERS - 1] + "…")
 
 

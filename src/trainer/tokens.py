@@ -129,9 +129,6 @@ def check_and_tokenize(spec: Spec, tokenizer: "TokenizersBackend", directory: Pa
     """Check a training's rows, and write their tokens and the two selections to a directory.
 
     The selections are ``TRAINING`` and ``VALIDATION``; none is written if the rows have mistakes.
-
-    Raises:
-        OSError: A file can't be read or written.
     """
     encoder = RowEncoder(tokenizer, spec.chat_template)
     with closing(TokenWriter(directory)) as writer:
@@ -174,11 +171,7 @@ class _RowsReader:
         self._writer = writer
 
     def tokenize_file(self, data: RowsFile) -> None:
-        """Read the file and write its rows; after the first mistake, only collect more mistakes.
-
-        Raises:
-            OSError: A file can't be read or written.
-        """
+        """Read the file and write its rows; after the first mistake, only collect more mistakes."""
         pending: deque[tuple[list[int], Future[list[TokenRow]]]] = deque()
         # While one thread tokenizes a batch without the GIL, this thread reads the next batch.
         with ThreadPoolExecutor(1) as pool:
@@ -298,12 +291,7 @@ class TokenWriter:
 
 
 class TokenRows(Sequence[TokenRow]):
-    """One selection of the rows that a ``TokenWriter`` has written; the tokens are memory-mapped.
-
-    Args:
-        directory: Directory that ``TokenWriter`` has filled.
-        name: Name of the selection, as passed to ``TokenWriter.save_selection``.
-    """
+    """A selection of the rows that a ``TokenWriter`` has written; the tokens are memory-mapped."""
 
     def __init__(self, directory: Path, name: str) -> None:
         # For each row, the index of its first token in the file, and that after its last token.
@@ -321,9 +309,7 @@ class TokenRows(Sequence[TokenRow]):
 class RowEncoder:
     """Renders and tokenizes rows for a model.
 
-    Args:
-        tokenizer: The model's tokenizer.
-        template: The served chat template; None for the tokenizer's own, if it has one.
+    ``template`` is the served chat template; None for the tokenizer's own, if it has one.
     """
 
     def __init__(self, tokenizer: "TokenizersBackend", template: str | None) -> None:
@@ -364,7 +350,6 @@ class RowEncoder:
         return self._tokenize_chats([text for text in texts if isinstance(text, RenderedChat)])
 
     def warnings(self) -> Iterator[str]:
-        """Yield warnings about the rendered rows, for the user."""
         if self._end_token is None:
             yield "The tokenizer has no end token, so the model does not learn to end its answers."
         if self._template is not None and self._template.split_chat_count:
@@ -417,12 +402,7 @@ def _find_token_index(encoding: "Encoding", begin: int, text: RenderedChat) -> i
 
 
 class ChatTemplate:
-    """The chat template of a model.
-
-    Args:
-        tokenizer: The model's tokenizer.
-        template: The served template; None for the tokenizer's own templates.
-    """
+    """The chat template of a model."""
 
     def __init__(self, tokenizer: "TokenizersBackend", template: str | None) -> None:
         self._tokenizer = tokenizer

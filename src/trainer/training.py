@@ -58,23 +58,15 @@ MAX_REASON_CHARACTERS = 300
 
 @dataclass
 class Training:
-    """A training in an attempt's directory.
-
-    Args:
-        spec: The spec of the training.
-        attempt: Directory of the attempt.
-        rows: Rows to train on and rows to evaluate on; the latter may be empty.
-        events: Log of the attempt's events.
-        watcher: Watcher for SIGTERM.
-        checkpoint_interval_s: Seconds between two checkpoints within an epoch.
-    """
+    """A training in an attempt's directory."""
 
     spec: Spec
     attempt: Path
+    # Rows to train on, and rows to evaluate on, which may be empty.
     rows: tuple[Sequence[TokenRow], Sequence[TokenRow]]
     events: EventLog
     watcher: SigtermWatcher
-    checkpoint_interval_s: float = CHECKPOINT_INTERVAL_S
+    checkpoint_interval_s: float = CHECKPOINT_INTERVAL_S  # within an epoch
 
     def __post_init__(self) -> None:
         self._rows, self._validation_rows = self.rows
@@ -216,8 +208,7 @@ class Training:
 class MetricsCallback(TrainerCallback):
     """Writes the metrics that transformers' Trainer logs to the attempt's events.
 
-    Raises:
-        TrainingFailure: A loss in these metrics is not finite.
+    A loss that is not finite raises ``TrainingFailure``.
     """
 
     def __init__(self, events: EventLog) -> None:
@@ -242,23 +233,14 @@ class MetricsCallback(TrainerCallback):
 
 @dataclass(eq=False)
 class CheckpointCallback(TrainerCallback):
-    """Saves checkpoints and the adapters of epochs, and stops the training after SIGTERM.
-
-    Args:
-        attempt: Directory of this attempt.
-        base_name: Name of the base model.
-        epoch_steps: Number of steps per epoch.
-        events: Log of the attempt's events, which is made durable before each checkpoint.
-        watcher: Watcher for SIGTERM.
-        interval_s: Seconds between two checkpoints within an epoch.
-    """
+    """Saves checkpoints and the adapters of epochs, and stops the training after SIGTERM."""
 
     attempt: Path
     base_name: str
     epoch_steps: int
-    events: EventLog
+    events: EventLog  # made durable before each checkpoint
     watcher: SigtermWatcher
-    interval_s: float
+    interval_s: float  # between two checkpoints within an epoch
 
     def __post_init__(self) -> None:
         self._saved_at = time.monotonic()
