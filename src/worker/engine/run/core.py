@@ -38,10 +38,8 @@ DRAIN_TIMEOUT_S = 5.0
 class CoreFailed(RuntimeError):
     """The last error in the output of a core that has exited, as one line.
 
-    Args:
-        message: The error's class and message.
-        loader_function: The function of vLLM's loader that raised it: "initialize_model" or
-            "load_weights"; empty for other errors.
+    ``loader_function`` is the function of vLLM's loader that raised it: "initialize_model" or
+    "load_weights"; empty for other errors.
     """
 
     def __init__(self, message: str, loader_function: str = "") -> None:
@@ -141,7 +139,6 @@ class Core:
 
     @property
     def decoding_request_ids(self) -> set[str]:
-        """The ids of the requests that have some output."""
         return {
             request.external_req_id
             for request in self.unfinished_requests
@@ -157,7 +154,6 @@ class Core:
 
     @property
     def initial_process_count(self) -> int:
-        """Number of processes that the core was started with."""
         return len(self._processes)
 
     @property

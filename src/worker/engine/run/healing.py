@@ -139,10 +139,7 @@ class Suspension:
                 self._ended.set()
 
     async def vacate_until_resumed(self) -> None:
-        """If the engine is suspended, mark it as vacant, and wait until the suspension ends.
-
-        Call when the core has been removed.
-        """
+        """If the engine is suspended, mark it as vacant (the core is removed); wait for the end."""
         if self.is_active:
             self.is_vacant = True
             await self._ended.wait()
@@ -191,13 +188,9 @@ def max_prefill_s(requests: Iterable[RequestState], config: Any) -> float:
 class Healer:
     """Replaces an engine's core whenever it dies or hangs. Use on the engine's loop.
 
-    Args:
-        name: Name of the model, for the log.
-        core: The first core.
-        start_core: Called in a thread.
-        use_core: Builds everything that depends on a core.
-        max_restarts: Within ``RESTART_WINDOW_S``.
-        hang_s: Seconds of silence that count as a hang; 0 disables the detection.
+    ``name`` is the model's, for the log. ``start_core`` is called in a thread; ``use_core`` builds
+    everything that depends on a core. ``max_restarts`` are within ``RESTART_WINDOW_S``; ``hang_s``
+    seconds of silence count as a hang, 0 disables the detection.
     """
 
     def __init__(
@@ -232,7 +225,6 @@ class Healer:
         return self.core.client.errored and not self.suspension.is_active
 
     async def run(self) -> None:
-        """Replace the core whenever it dies or hangs; return when that is no longer possible."""
         try:
             while True:
                 silence = SilenceTimer(time.monotonic())
@@ -357,7 +349,6 @@ class Healer:
                 await self._wait_until_alive()
 
     async def wait_for_recovery(self, request_id: str) -> None:
-        """Wait until a core responds and the request may be sent again."""
         await self.suspension.wait_until_resumed()
         await self._wait_until_alive()
         if self._suspects.is_killer(request_id):

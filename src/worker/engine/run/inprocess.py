@@ -30,7 +30,9 @@ STATS_INTERVAL_S = 10.0
 class InProcessEngine:
     """Implementation of ``worker.engine.Engine``, which documents the methods.
 
-    Created by ``worker.engine.start.launch``.
+    ``death`` is shared by all engines; it is resolved when an engine is dead and is not started
+    again. ``restart_core`` is called in a thread. The caller must call ``use_first_core`` next, on
+    the loop.
     """
 
     def __init__(
@@ -42,11 +44,6 @@ class InProcessEngine:
         death: Future[None],
         restart_core: Callable[[], Core],
     ) -> None:
-        """Use a started core. The caller must call ``use_first_core`` next, on the loop.
-
-        ``death`` is shared by all engines; it is resolved when an engine is dead and is not
-        started again. ``restart_core`` is called in a thread.
-        """
         self.loop = loop
         self._death = death
         self._arguments = arguments
@@ -90,7 +87,6 @@ class InProcessEngine:
         gc.freeze()
 
     async def _use_core(self, core: Core) -> None:
-        """Build everything that depends on a core, and use the core from now on."""
         client = core.client
         arguments, settings = replace(self._arguments, config=client.vllm_config), self._settings
         tasks = await client.get_supported_tasks()

@@ -87,8 +87,8 @@ class VllmServer:
     async def build_app_state(self, max_output_tokens: int | None) -> None:
         """Build the app's state, and patch its objects and the client's.
 
-        ``max_output_tokens`` is the operator's maximum for a choice, MAX_OUTPUT_TOKENS. Errors are
-        vLLM's own, for example for a broken chat template or adapter on the disk.
+        ``max_output_tokens`` is MAX_OUTPUT_TOKENS, of a choice. Errors are vLLM's own, for example
+        for a broken chat template or adapter on the disk.
         """
         arguments = _hide_model_path(self._arguments)
         await import_from_vllm("init_app_state")(self._client, self.state, arguments, self._tasks)

@@ -78,7 +78,6 @@ class AdapterCopies:
 
     @cached_property
     def max_served_bytes(self) -> int:
-        """Maximum total bytes of the served adapters."""
         if self._max_bytes is not None:
             return self._max_bytes
         return shutil.disk_usage(tempfile.gettempdir()).free // 4
@@ -103,7 +102,6 @@ class AdapterCopies:
         )
 
     def create_directory(self, name: str, size: int) -> Path:
-        """Create the directory for a copy, and count ``size`` bytes for it."""
         path = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._copies_directory))
         self._sizes[path] = size
         return path
@@ -131,7 +129,6 @@ class AdapterCopies:
 
 
 def copy_adapter(path: Path, root: Path, name: str) -> None:
-    """Copy an adapter from ``root``, the directory of all adapters, to the directory ``path``."""
     resolved_root, folder = root.resolve(), (root / name).resolve()
     if missing := [file for file in FILES if not (folder / file).is_file()]:
         raise BrokenAdapter(f"it has no {' and no '.join(missing)}")
@@ -188,9 +185,9 @@ class Adapters:
         return self._client.vllm_config.lora_config is not None
 
     async def list_complete_adapters(self) -> dict[str, str | None]:
-        """Return the names of the volume's complete adapters, each with its known problem or None.
+        """Return the volume's adapters with all their files, each with its known problem or None.
 
-        A complete adapter has all its files. The result is empty if LoRA is disabled.
+        The result is empty if LoRA is disabled.
         """
         if not self.is_enabled:
             return {}
@@ -337,7 +334,6 @@ class Adapters:
         return request
 
     async def _make_space_for_adapter(self, name: str, size: int) -> None:
-        """Unload the least recently requested adapters until one more adapter can be loaded."""
         limit = self._copies.max_served_bytes
         if size > limit:
             raise BrokenAdapter(f"it has {size:,} bytes, and this worker has room for {limit:,}")

@@ -75,7 +75,6 @@ class AdapterChecker:
 
         Raises:
             BrokenAdapter: If vLLM would refuse the adapter, or generate wrong output with it.
-            OSError: If a file can't be read.
         """
         try:
             config = _AdapterConfig.model_validate_json((folder / CONFIG).read_bytes())
@@ -132,7 +131,6 @@ class AdapterChecker:
 
     @cached_property
     def _base_tensor_shapes(self) -> Shapes:
-        """The shapes of the base model's tensors by name."""
         return read_base_tensor_shapes(
             self._config.model_config, self._config.load_config.download_dir
         )

@@ -58,10 +58,8 @@ Decode = Callable[[list[int]], str]
 class Generation:
     """Generates answers and embeddings with vLLM's client. Use on the engine's loop.
 
-    Args:
-        tasks: Tasks that vLLM supports for the model.
-        defaults: Values for sampling parameters that a raw job omits.
-        system_prompt: First message of conversations without a system message; None to add none.
+    ``defaults`` are of sampling parameters that a raw job omits. ``system_prompt`` is the first
+    message of conversations without a system message; None to add none.
     """
 
     def __init__(
@@ -157,7 +155,6 @@ class Generation:
     async def generate_full_answer(
         self, prompt: EngineInput, plan: SamplingPlan, request_id: str, adapter: LoRARequest | None
     ) -> RequestOutput:
-        """Generate an answer, and return it when it is complete."""
         with translate_errors(self._client):
             outputs = self._generate_outputs(prompt, plan, request_id, adapter)
             async with contextlib.aclosing(outputs):
@@ -208,7 +205,6 @@ class Generation:
 
     @cached_property
     def _end_token_ids(self) -> set[int]:
-        """The ids of the tokens with which the model ends a text."""
         config = self._client.model_config.try_get_generation_config() or {}
         end_ids = config.get("eos_token_id") or []
         return set(end_ids if isinstance(end_ids, list) else [end_ids])

@@ -90,7 +90,6 @@ class PromptRenderer:
         return None if messages is None else add_system_prompt(messages, self._system_prompt)
 
     async def render_prompt(self, prompt: Any) -> EngineInput:
-        """Render a text, token ids or one of vLLM's prompt dicts."""
         renderer = self._client.renderer
         if renderer.tokenizer is None:
             ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else prompt

@@ -115,10 +115,7 @@ def plan_job_sampling(
 
 
 def plan_from_vllm_params(params: Any, limit: int) -> SamplingPlan:
-    """Return the plan for an answer that is not streamed, from vLLM's own ``SamplingParams``.
-
-    ``max_tokens`` and ``min_tokens`` are at most ``limit``.
-    """
+    """Return the plan of a whole answer; ``max_tokens`` and ``min_tokens`` are up to ``limit``."""
     copy = params.clone()
     copy.output_kind = RequestOutputKind.FINAL_ONLY
     copy.max_tokens = min(copy.max_tokens or limit, limit)
@@ -127,7 +124,6 @@ def plan_from_vllm_params(params: Any, limit: int) -> SamplingPlan:
 
 
 def build_structured_outputs(values: Mapping[str, Any]) -> Any:
-    """Build vLLM's ``StructuredOutputsParams``."""
     _refuse_unknown_keys(STRUCTURED_OUTPUTS, values, NESTED_KEYS[STRUCTURED_OUTPUTS])
     return StructuredOutputsParams(**values)
 

@@ -113,10 +113,10 @@ class GrammarGate:
             raise
 
     async def _check_grammar(self, grammar: Grammar, choices: int) -> None:
-        """Try a grammar, and wait until the core may compile it.
+        """Try a grammar, and wait until the core may compile it: one slow grammar at a time.
 
-        The core gets one slow grammar at a time, unless it has cached the grammar. vLLM's own
-        exception refuses a grammar.
+        vLLM's own exception refuses a grammar. The core does not wait for grammars that it has
+        cached.
         """
         if (size := len(grammar.spec)) > MAX_GRAMMAR_CHARACTERS:
             message = SIZE_MESSAGE.format(size=size, limit=MAX_GRAMMAR_CHARACTERS)
@@ -153,10 +153,7 @@ class GrammarGate:
 
 
 def create_grammar_tester(client: Client) -> GrammarTester | None:
-    """Create the tester of grammars for a client.
-
-    Returns None if vLLM uses another backend than xgrammar, or if there is no tokenizer.
-    """
+    """Create the tester of grammars; None without a tokenizer, or without xgrammar."""
     config = client.vllm_config
     has_one_thread = (os.cpu_count() or 1) <= SINGLE_THREAD_CPUS
     limit_s = SINGLE_THREAD_COMPILE_S if has_one_thread else MAX_COMPILE_S

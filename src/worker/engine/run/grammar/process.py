@@ -85,7 +85,6 @@ def main() -> None:
 
 
 def try_and_report(request: dict[str, Any], trial: "Trial", place: mmap.mmap) -> None:
-    """Try a grammar in a fork, and write the result."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     write_result(request["number"], trial.try_grammar(request, place))
 

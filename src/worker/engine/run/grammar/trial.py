@@ -38,16 +38,12 @@ BASE_TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """A trial's outcome ("fine" or a problem), and CPU seconds to compile (0 if not compiled).
-
-    ``step_s`` are the CPU seconds for each token, of one choice. ``place`` is the tool and the
-    property with the problem, if they are known.
-    """
+    """The outcome of a trial: "fine" or a problem."""
 
     outcome: str
-    seconds: float = 0.0
-    step_s: float = 0.0
-    place: str = ""
+    seconds: float = 0.0  # of CPU time to compile; 0 if not compiled
+    step_s: float = 0.0  # CPU seconds for each token, of one choice
+    place: str = ""  # the tool and the property with the problem, if known
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +66,8 @@ _ResultFuture = asyncio.Future[TrialResult | None]
 class GrammarTester:
     """Test-compiles grammars in a separate process, and caches results. Use on the engine's loop.
 
-    Args:
-        describe_tokenizer: Returns xgrammar's description of the tokenizer; called in a thread.
-        limit_s: Maximum seconds of CPU time for the trial of a grammar.
+    ``describe_tokenizer`` returns xgrammar's description of it, and is called in a thread.
+    ``limit_s`` are seconds of CPU time for the trial of a grammar.
     """
 
     def __init__(self, describe_tokenizer: Callable[[], str], limit_s: float) -> None:
@@ -88,7 +83,6 @@ class GrammarTester:
         self._reader: asyncio.Task[None] | None = None
 
     async def try_grammar(self, grammar: Grammar) -> TrialResult:
-        """Return the result of a grammar's trial, from the cache or the process."""
         key = grammar.cache_key
         if (result := self._results.get(key)) is not None:
             self._results.move_to_end(key)
@@ -107,7 +101,6 @@ class GrammarTester:
         return result
 
     async def stop_process(self) -> None:
-        """Kill the process if it is running, and wait for its exit."""
         if self._process and self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 self._process.kill()

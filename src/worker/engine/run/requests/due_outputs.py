@@ -88,7 +88,6 @@ class ReaderWaker:
         self._is_scheduled = False
 
     def wake(self, outputs: "DueOutputs") -> None:
-        """Wake the reader in this iteration or in one of the next ones."""
         if self._left:
             self._left -= 1
             outputs.wake_reader()
@@ -172,7 +171,6 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
             schedule.remove(self)
 
     def make_due(self) -> None:
-        """Let the reader fetch all outputs that have arrived."""
         if self._due < len(self._entries):
             self._due = len(self._entries)
             self._due_tokens = sum(entry.tokens for entry in self._entries)
@@ -184,7 +182,6 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
             self._reader.set_result(None)
 
     def get_nowait(self) -> Any:
-        """Return the next output that is due, or None."""
         if not self._due:
             return super().get_nowait()
         self._due -= 1
@@ -195,7 +192,6 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
         return entry.output
 
     async def get(self) -> Any:
-        """Wait for the next output that is due."""
         while (output := self.get_nowait()) is None:
             # An ``asyncio.Event`` takes twice the time, for each chunk of each stream.
             self._reader = asyncio.get_running_loop().create_future()

@@ -110,7 +110,6 @@ class ChargedRequests(dict[str, RequestState]):
         self._end_functions[request_id] = use.start_request(charge)
 
     def pop(self, request_id: str, *default: RequestState | None) -> RequestState | None:  # type: ignore[override]  # only vLLM calls it, in these forms
-        """Remove a request, and charge it."""
         if end := self._end_functions.pop(request_id, None):
             end()
         return super().pop(request_id, *default)

@@ -128,10 +128,7 @@ class LongRequestQueue:
                 raise
 
     async def send_request(self, request: Any) -> None:
-        """Send a request to the core; one of many choices waits until the core has a slot for it.
-
-        ``request`` is vLLM's ``EngineCoreRequest``.
-        """
+        """Send a request to the core; one of many choices waits until the core has a slot."""
         if request.external_req_id not in self._many:
             await self._send_directly(request)
             return
@@ -155,7 +152,6 @@ class LongRequestQueue:
         )
 
     def _is_out_of_slots(self) -> bool:
-        """Return whether long requests and many choices have all slots but the reserved ones."""
         self._choices &= self._client.output_processor.request_states.keys()
         sent = {
             id
@@ -165,7 +161,6 @@ class LongRequestQueue:
         return len(self._choices | sent) >= self._max_requests
 
     def _has_no_time_for(self, comparisons: int) -> bool:
-        """Return whether costly requests are running, and one more would compare too much."""
         self._forget_finished(self._comparisons)
         running = sum(self._comparisons.values())
         return running > 0 and running + comparisons > MAX_CONCURRENT_COMPARISONS

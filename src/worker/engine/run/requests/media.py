@@ -27,7 +27,6 @@ VISION_CHUNK = "vision_chunk"
 
 
 def create_media_loader(client: Client, settings: Settings) -> MediaLoader:
-    """Create the loader that fetches and checks the media in a client's requests."""
     limits = MediaLimits(
         allow_remote=settings.allow_remote_media,
         megabytes=settings.media_max_mb,
