@@ -59,38 +59,27 @@ _CPU = Machine(cpu=True)
 
 @dataclass
 class Start:
-    """A start of the worker, of which each phase fills in a part.
+    """A start of the worker, of which each phase fills in a part."""
 
-    Attributes:
-        settings: The worker's own settings, with defaults in place of wrong values.
-        raw: All settings that are set, as strings.
-        mistakes: Mistakes in the settings found so far, with the operator's spelling of the names.
-        warnings: Warnings about settings that have no effect or are misleading.
-        defaults: Values that the worker chose for libraries' variables, if worth logging.
-        accepted_settings: Names of the known settings that are set, in the operator's spelling.
-        option_names: Names of all of vLLM's options that can be settings.
-        engines: The arguments of the main model's engine, then those of an optional embedder.
-        machine: The machine that the engines run on; until the options are read, any CPU.
-        locations: Where the models and the engines' other artifacts are.
-        compile_cache: The cache of compiled code; None if it is disabled.
-        read_ahead: Closing this stops the child process that reads the weights into the page cache,
-            if any. It must be closed when the engines have loaded the weights or won't load them.
-        only_trains: Whether the worker only trains adapters and starts no engine.
-    """
-
-    settings: Settings
-    raw: RawSettings = field(default_factory=RawSettings)
+    settings: Settings  # with defaults in place of wrong values
+    raw: RawSettings = field(default_factory=RawSettings)  # all settings that are set, as strings
+    # Mistakes found so far, with the operator's spelling of the names.
     mistakes: list[Mistake] = field(default_factory=list)
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # about settings that have no effect or are misleading
+    # Chosen by the worker for libraries' variables, if worth logging.
     defaults: tuple[ChosenDefault, ...] = ()
+    # Known settings that are set, in the operator's spelling.
     accepted_settings: tuple[str, ...] = ()
-    option_names: frozenset[str] = frozenset()
+    option_names: frozenset[str] = frozenset()  # all of vLLM's options that can be settings
+    # The main model's engine, then an optional embedder's.
     engines: list[EngineArguments] = field(default_factory=list)
-    machine: Machine = _CPU
+    machine: Machine = _CPU  # that the engines run on; until the options are read, any CPU
     locations: Mapping[Artifact, ArtifactLocation] = field(default_factory=dict)
-    compile_cache: CompileCache | None = None
+    compile_cache: CompileCache | None = None  # None if it is disabled
+    # Closing this stops the child process that reads the weights into the page cache, if any. It
+    # must be closed when the engines have loaded the weights or won't load them.
     read_ahead: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    only_trains: bool = False
+    only_trains: bool = False  # the worker trains adapters and starts no engine
 
     @classmethod
     def read(cls, raw: RawSettings) -> Self:
@@ -116,7 +105,6 @@ class Start:
 
     @property
     def has_model(self) -> bool:
-        """Whether MODEL_NAME is set, to a possible name."""
         return self.settings.model_name != _NO_MODEL
 
     @property
@@ -126,7 +114,6 @@ class Start:
 
     @property
     def main_arguments(self) -> EngineArguments:
-        """The arguments of the main model's engine."""
         return self.engines[0]
 
     def prepare(self, *, offline: bool = False) -> None:
@@ -165,8 +152,7 @@ class Start:
 
         Raises:
             SettingsError: One or more settings are wrong; the error lists all mistakes.
-            StartFailed: vLLM can't be imported in this environment.
-            MachineUnfit: vLLM can't run on this machine.
+            StartFailed: vLLM can't be imported, or (MachineUnfit) can't run on this machine.
         """
         raw, mistakes = self.raw, list[Mistake]()
         with log_phase("import"), pause_and_freeze_gc(), cache_import_structure():

@@ -62,13 +62,12 @@ def places_to_search(environ: Mapping[str, str]) -> Places:
 
 
 class EngineArtifacts:
-    """The artifacts that a worker's engines load; the search for them starts on creation."""
+    """The artifacts that a worker's engines load; the search for them starts on creation.
+
+    With ``check_newest``, the hub is asked whether the version on the volume is the newest.
+    """
 
     def __init__(self, raw: RawSettings, check_newest: bool = False) -> None:
-        """Start the search for the artifacts in the settings.
-
-        With ``check_newest``, check on the hub if the version on the volume is the newest.
-        """
         self._raw = raw
         self._newest = check_newest
         # A copy for the downloads, which must not see some variables that the worker sets later.
@@ -85,7 +84,6 @@ class EngineArtifacts:
         return self._first_download.locations_on_disk
 
     def close(self) -> None:
-        """Stop a download that is still running."""
         self._first_download.close()
 
     def go_offline_if_possible(self) -> None:
@@ -131,7 +129,6 @@ class EngineArtifacts:
         return locations
 
     def locate_artifacts(self, extra: Sequence[Artifact] = ()) -> dict[Artifact, ArtifactLocation]:
-        """Wait for the artifacts in the settings, in ``extra``, and in the configs of both."""
         locations = self._first_download.wait_for_locations()
         while True:
             referenced = [
@@ -169,7 +166,6 @@ def artifacts_in_settings(raw: RawSettings) -> list[Artifact]:
 
 
 def artifacts_in_arguments(arguments: EngineArguments) -> list[Artifact]:
-    """Return the artifacts that an engine loads: the model, tokenizer, adapters and draft model."""
     return [*_artifacts_of_engine(arguments.vllm_args, arguments.prefix)]
 
 
@@ -184,10 +180,7 @@ def vllm_needs_hub(raw: RawSettings) -> bool:
 
 
 def artifacts_in_configs(raw: RawSettings, location: ArtifactLocation) -> Iterator[Artifact]:
-    """Yield the artifacts in other repositories that the configs in a directory refer to.
-
-    vLLM looks these artifacts up by name.
-    """
+    """Yield the artifacts in other repositories that configs refer to; vLLM finds them by name."""
     artifact = location.artifact
     # vLLM follows only the references of the served model, not those of a draft model.
     if artifact.kind is ArtifactKind.MODEL and artifact.setting.endswith("MODEL_NAME"):

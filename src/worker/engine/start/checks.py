@@ -188,13 +188,8 @@ def short_context_warning(
 ) -> str | None:
     """Return a warning if the memory is too small for the model's full context; None otherwise.
 
-    Args:
-        arguments: The arguments of an engine whose context vLLM has fitted to the memory.
-        model_context: The length in tokens before that.
-        min_context: The setting MIN_MODEL_LEN.
-
-    Raises:
-        StartFailed: The context of the main model is below the minimum.
+    vLLM has fitted the context in ``arguments`` to the memory; before, it had ``model_context``
+    tokens. A context of the main model below ``min_context``, MIN_MODEL_LEN, is a ``StartFailed``.
     """
     fitted_context = arguments.config.model_config.max_model_len
     if fitted_context >= model_context:

@@ -20,10 +20,7 @@ _FEATURE_FIELDS = ("flags", "Features")
 
 
 def model_info_cache_key(models: Sequence[str]) -> str:
-    """Return the key under which vLLM's information about model classes is cached.
-
-    vLLM needs this information before it reads the models' configurations.
-    """
+    """Return the key of the information about model classes that vLLM needs to configure models."""
     return _build_key_name([], [platform.python_version(), *models])
 
 

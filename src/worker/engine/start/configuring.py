@@ -30,11 +30,9 @@ def configure_engine(
 ) -> EngineArguments:
     """Apply all steps to an engine's arguments, create vLLM's configuration, and run all checks.
 
-    Returns the final arguments with their configuration. The models must be on the disk.
-
-    Raises:
-        StartFailed: vLLM or a check refuses the arguments; with its message, the options that cause
-            the refusal (none if the model does), and advice.
+    Returns the final arguments with their configuration. The models must be on the disk. A
+    ``StartFailed`` has vLLM's or a check's message, the options that cause the refusal (none if the
+    model does), and advice.
     """
     # vLLM's launcher would import plugins, but the worker doesn't use it. Creating a configuration
     # looks up parsers by name.

@@ -124,7 +124,6 @@ def explain_death(core: Core) -> Iterator[None]:
     Raises:
         CoreFailed: The block has killed the core; with the last error in its output.
         MachineUnfit: The core was ended from outside.
-        Exception: The code that decodes the core's output, such as the tokenizer's, has failed.
     """
     oom_kills = count_oom_kills()
     try:

@@ -148,7 +148,6 @@ def _start_core_or_fallback(
 
 
 def _restart_core(engine: EngineArguments, start: Start) -> Core:
-    """Start a new core for an engine that died."""
     for step in RESTART_STEPS:
         engine = step(engine)
     with cores.allow_environ_changes():

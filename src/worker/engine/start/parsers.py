@@ -72,7 +72,6 @@ class RecognizedFamily:
         return name if name in import_from_vllm(PARSER_REGISTRIES[kind]).list_registered() else None
 
     def describe_parsers(self, settings: Sequence[str]) -> str:
-        """Return the parsers that ``auto`` selects for these settings, with the reason."""
         parsers = ", ".join(f"{name}={self.parser_name(name) or 'none'}" for name in settings)
         return f"{parsers}: {self.family.title if self.family else 'no family'}, {self.reason}"
 
@@ -134,7 +133,7 @@ def with_parsers(arguments: EngineArguments, _: Start) -> EngineArguments:
 
 
 def parser_hints(options: Namespace) -> Iterator[str]:
-    """Yield log lines: the parsers that ``auto`` selects, and hints for parsers that are unset."""
+    """Yield log lines on the parsers that ``auto`` selects, and hints for those that are unset."""
     choice = choose_family_by_files(options)
     configured = {TOOL_PARSER: options.tool_call_parser, REASONING_PARSER: options.reasoning_parser}
     if automatic := [name for name, value in configured.items() if value == AUTO]:

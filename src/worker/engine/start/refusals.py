@@ -170,11 +170,7 @@ _OPTION = re.compile(r"`([a-z]+(?:_[a-z]+)+)(=[^`\n]*)?`")
 
 @contextlib.contextmanager
 def explain_start_errors(arguments: EngineArguments) -> Iterator[None]:
-    """Convert all errors of a phase for one engine into ``StartFailed``, which names the model.
-
-    Raises:
-        StartFailed: The phase failed; with the message, and advice if there is any.
-    """
+    """Convert all errors of a phase for one engine into ``StartFailed``, which names the model."""
     try:
         yield
     # vLLM, its libraries and the code of models raise any exception for an unexpected value.
@@ -196,13 +192,9 @@ def explain_failure(
 ) -> StartFailed:
     """Return the error of a failed phase; ``MachineUnfit`` if another machine may work.
 
-    Args:
-        error: The error of vLLM, its libraries or a check. A core's error is a ``CoreFailed``,
-            raised from vLLM's own exception about the core's exit.
-        arguments: The engine's arguments.
-        culprits: The options that cause the failure, if they are known.
-        problem: The message, if it is shorter than the error's.
-        gpu: The GPU for which a start is simulated.
+    A core's error is a ``CoreFailed``, raised from vLLM's own exception about the core's exit.
+    ``culprits`` are the options that cause the failure, if known. ``problem`` is the message, if it
+    is shorter than the error's. ``gpu`` is the GPU for which a start is simulated.
     """
     problem = problem or error_message(error)
     if is_machine_fault(error, arguments.operator_options):
@@ -366,7 +358,6 @@ def _find_mismatch(paths: Sequence[Path], config: Any) -> str:
 
 
 def _folders(arguments: EngineArguments) -> dict[Path, str]:
-    """Return the directories of the model and of its tokenizer, and the settings that name them."""
     folders = {Path(arguments.vllm_args.model): arguments.model_setting}
     if tokenizer := arguments.vllm_args.tokenizer:
         folders.setdefault(Path(tokenizer), arguments.setting_name("TOKENIZER_NAME"))
@@ -391,7 +382,6 @@ def _look_for_architecture(arguments: EngineArguments, problem: str) -> str:
 
 
 def _look_for_pointers(arguments: EngineArguments, _: str) -> str:
-    """Look for pointers of Git LFS."""
     for folder in _folders(arguments):
         for path in sorted(folder.iterdir()):
             is_read = path.name in _JSON_FILES or is_vocabulary(path.name)
@@ -401,7 +391,6 @@ def _look_for_pointers(arguments: EngineArguments, _: str) -> str:
 
 
 def _look_for_broken_json(arguments: EngineArguments, _: str) -> str:
-    """Look for JSON that can't be parsed."""
     for folder, setting in _folders(arguments).items():
         for name in _JSON_FILES:
             try:
@@ -414,7 +403,6 @@ def _look_for_broken_json(arguments: EngineArguments, _: str) -> str:
 
 
 def _look_for_configuration(arguments: EngineArguments, _: str) -> str:
-    """Look for the configuration of the model."""
     folder, replaced = Path(arguments.vllm_args.model), arguments.vllm_args.hf_config_path
     has_config = any((folder / name).is_file() for name in MODEL_CONFIGS)
     if has_config or replaced or not folder.is_dir():

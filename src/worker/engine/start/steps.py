@@ -210,7 +210,6 @@ def safetensors_files(directory: Path) -> list[Path]:
 
 
 def file_system_type(file: Path) -> str:
-    """Return the type of the file system of a resolved path; blank if it is unknown."""
     mounts = [
         (len(Path(mount.mountpoint).parts), order, mount.fstype)
         for order, mount in enumerate(psutil.disk_partitions(all=True))
@@ -221,5 +220,4 @@ def file_system_type(file: Path) -> str:
 
 
 def is_network_file_system(kind: str) -> bool:
-    """Return whether a file system of this type stores files on another machine."""
     return kind in _NETWORK_TYPES or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE_TYPES)
