@@ -53,50 +53,28 @@ class Delta:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model.
+    """A loaded model."""
 
-    Args:
-        names: The names that the model is served under; responses contain the first name.
-        max_model_len: Maximum number of tokens of prompt and output together.
-        device: vLLM's device type, such as "cuda" or "cpu".
-        tasks: vLLM's supported tasks, such as "generate", "embed" and "score".
-        temperature: The default temperature from the model's generation_config.
-        max_new_tokens: The limit on new tokens, from the model's generation_config or settings.
-        has_priorities: Whether requests are scheduled by priority instead of order of arrival.
-        has_reasoning: Whether reasoning is separated from the output; thinking budgets need it.
-        has_tool_server: Whether vLLM can call a server that runs tools (TOOL_SERVER).
-        source: The repository or directory that the operator configured.
-        directory: The directory that the model was loaded from; None if vLLM located it by name.
-        commit: The commit of the model's repository; None if the model is not from a repository.
-        gpu: The GPU's name; "CPU" without one.
-        gpu_count: Number of GPUs that share the model's weights.
-        quantization: vLLM's name for the quantization of the weights; None if not quantized.
-        tokenizer: The directory of the tokenizer; None if vLLM located it by name.
-        chat_template: The text of the configured chat template; None for the tokenizer's own.
-        trust_remote_code: Whether code in the model's directory may run.
-        max_lora_rank: Maximum rank of adapters; None if the model is served without adapters.
-        media_hosts: The only hosts that callers' files may be fetched from; empty for all hosts.
-    """
-
-    names: tuple[str, ...]
-    max_model_len: int
-    device: str
-    tasks: frozenset[str]
-    temperature: float | None = None
-    max_new_tokens: int | None = None
-    has_priorities: bool = False
-    has_reasoning: bool = False
-    has_tool_server: bool = False
-    source: str = ""
-    directory: Path | None = None
-    commit: str | None = None
-    gpu: str = "CPU"
-    gpu_count: int = 1
-    quantization: str | None = None
-    tokenizer: Path | None = None
-    chat_template: str | None = None
-    trust_remote_code: bool = False
-    max_lora_rank: int | None = None
+    names: tuple[str, ...]  # that the model is served under; responses contain the first one
+    max_model_len: int  # tokens of prompt and output together
+    device: str  # vLLM's type of it, such as "cuda" or "cpu"
+    tasks: frozenset[str]  # vLLM's, such as "generate", "embed" and "score"
+    temperature: float | None = None  # the default, from the model's generation_config
+    max_new_tokens: int | None = None  # from the model's generation_config or settings
+    has_priorities: bool = False  # requests are scheduled by priority instead of order of arrival
+    has_reasoning: bool = False  # reasoning is separated from the output; thinking budgets need it
+    has_tool_server: bool = False  # vLLM can call a server that runs tools (TOOL_SERVER)
+    source: str = ""  # the repository or directory that the operator configured
+    directory: Path | None = None  # that the model was loaded from; None if vLLM located it by name
+    commit: str | None = None  # None if the model is not from a repository
+    gpu: str = "CPU"  # the GPU's name; "CPU" without one
+    gpu_count: int = 1  # GPUs that share the model's weights
+    quantization: str | None = None  # vLLM's name for it; None if the weights are not quantized
+    tokenizer: Path | None = None  # its directory; None if vLLM located it by name
+    chat_template: str | None = None  # the configured one's text; None for the tokenizer's own
+    trust_remote_code: bool = False  # code in the model's directory may run
+    max_lora_rank: int | None = None  # None if the model is served without adapters
+    # The only hosts that callers' files may be fetched from; empty for all.
     media_hosts: tuple[str, ...] = ()
 
 
@@ -187,19 +165,11 @@ class Engine(BaseModelHandle, Protocol):
     ) -> AsyncGenerator[ResponseHead | bytes, None]:
         """Call vLLM's server; yield one response head, then the body in parts.
 
-        Closing the generator aborts the request.
-
-        Args:
-            path: The path, without a query string.
-            body: The JSON body of a POST request; None to send a GET request.
-            request_id: The id that is passed to vLLM.
-            usage: Token counts to fill in at the end, if vLLM's server counts tokens on this route.
-            shape: The shape of the body, by which its texts and media are limited.
-            take_part: Function that may take parts of the body; see ``asgi.call_app``.
-
-        Raises:
-            WorkerError: The request is refused. A refusal can also be a response with a status of
-                400 or more, or an error event in a stream.
+        Closing the generator aborts the request. ``path`` has no query string; a ``body`` of None
+        sends a GET request. If vLLM's server counts tokens on this route, ``usage`` is filled in at
+        the end. ``shape`` says which texts and media are limited. ``take_part`` may take parts of
+        the body; see ``asgi.call_app``. A refusal is a ``WorkerError``, a response with a status of
+        400 or more, or an error event in a stream.
         """
 
     def generate(
@@ -221,10 +191,9 @@ class Engine(BaseModelHandle, Protocol):
 class Engines:
     """The engines of a worker, on one event loop.
 
-    Args:
-        engines: The main model's engine and an optional embedder's; none if the worker only trains.
-        base_model: The base model of a worker that only trains.
-        died: A future that resolves when an engine is dead and can't restart: the worker must exit.
+    ``engines`` are the main model's engine and an optional embedder's; none if the worker only
+    trains, which has a ``base_model``. ``died`` resolves when an engine is dead and can't restart:
+    the worker must exit.
     """
 
     def __init__(
@@ -238,7 +207,6 @@ class Engines:
         self.died = died or Future[None]()
 
     def __iter__(self) -> Iterator[Engine]:
-        """Iterate over the engines, the main model's engine first."""
         return iter(self._engines)
 
     @property
@@ -250,7 +218,6 @@ class Engines:
 
     @property
     def has_engine(self) -> bool:
-        """Whether there is an engine; a worker that only trains has none."""
         return bool(self._engines)
 
     @property
@@ -264,13 +231,10 @@ class Engines:
     ) -> AsyncIterator[None]:
         """Stop all engines during a block, which can use their memory; may be called on any loop.
 
-        The engines' processes have exited when the block begins. Requests that begin later
-        wait for the end of the block. Blocks of concurrent callers run one at a time. The
-        engines are started again when the block exits, even if the caller is cancelled.
-
-        Args:
-            wait_timeout_s: Seconds that a request waits before it fails with ``EngineSuspended``.
-            drain_timeout_s: Seconds that running requests get to finish before the block begins.
+        The engines' processes have exited when the block begins. A request that begins later waits
+        for the end of the block; it fails with ``EngineSuspended`` after ``wait_timeout_s``.
+        Running requests get ``drain_timeout_s`` to finish. Blocks of concurrent callers run one at
+        a time. The engines are started again when the block exits, even if the caller is cancelled.
 
         Raises:
             EngineDead: An engine is dead and does not restart.

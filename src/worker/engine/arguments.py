@@ -13,32 +13,22 @@ from worker.settings.values import format_value
 
 @dataclass(frozen=True)
 class EngineArguments:
-    """The arguments of one engine; startup steps that change them return a new value.
+    """The arguments of one engine; startup steps that change them return a new value."""
 
-    Attributes:
-        vllm_args: vLLM's arguments, as its parser returns them. They are never mutated:
-            ``with_options`` makes a copy.
-        model_name: The model as the operator named it; ``vllm_args.model`` is its location.
-        prefix: The prefix of the names of this engine's settings.
-        operator_options: The options that the operator set, as strings by name.
-        extra_option_names: Names of the options that are set in VLLM_EXTRA_ARGS.
-        defaults: Values that the worker chose for unset options.
-        origin: Where the store found the model, such as the image; None if the store didn't search.
-        commit: The commit of the model's repository; None if it is unknown.
-        spellings: The operator's spellings of the settings' names, by canonical name.
-        config: vLLM's configuration (``VllmConfig``) of these arguments; None until it is created.
-    """
-
+    # As vLLM's parser returns them; never mutated: ``with_options`` makes a copy.
     vllm_args: Namespace
-    model_name: str
-    prefix: str = ""
+    model_name: str  # as the operator named it; ``vllm_args.model`` is its location
+    prefix: str = ""  # of the names of this engine's settings
+    # Set by the operator, as strings by name.
     operator_options: Mapping[str, str] = field(default_factory=dict)
-    extra_option_names: frozenset[str] = frozenset()
-    defaults: tuple[ChosenDefault, ...] = ()
+    extra_option_names: frozenset[str] = frozenset()  # set in VLLM_EXTRA_ARGS
+    defaults: tuple[ChosenDefault, ...] = ()  # that the worker chose for unset options
+    # Where the store found the model, such as the image; None if the store didn't search.
     origin: str | None = None
-    commit: str | None = None
+    commit: str | None = None  # of the model's repository; None if unknown
+    # The operator's spellings of the settings' names, by canonical name.
     spellings: Mapping[str, str] = field(default_factory=dict)
-    config: Any = None
+    config: Any = None  # vLLM's ``VllmConfig`` of these arguments; None until it is created
 
     def setting_name(self, name: str) -> str:
         """Return the name of an option's setting, or its flag, as the operator spelled it."""
@@ -49,7 +39,6 @@ class EngineArguments:
 
     @property
     def model_setting(self) -> str:
-        """The name of the setting that names the model, as the operator spelled it."""
         return self.setting_name("MODEL_NAME")
 
     def with_options(self, **values: Any) -> Self:

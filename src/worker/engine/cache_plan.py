@@ -60,26 +60,15 @@ class KvCacheCapacity:
 
 @dataclass(frozen=True)
 class KvCachePlan:
-    """The cache that a model's layers need on each of the GPUs that share every layer.
+    """The cache that a model's layers need on each of the GPUs that share every layer."""
 
-    Attributes:
-        config: vLLM's ``VllmConfig``.
-        specs: vLLM's cache specification of each layer, by the layer's name.
-        default_context_length: Maximum number of tokens that the model is served with by default.
-        parameter_count: Number of weight elements on one GPU, before any quantization.
-        adapter_bytes: Approximate bytes that are reserved for adapters on one GPU.
-        min_capability: Minimum CUDA capability for the model's quantization, such as 80 for 8.0; 0
-            for any.
-        rope_factors: Factors by which the layers scale the positions of tokens.
-    """
-
-    config: Any
-    specs: Mapping[str, Any]
-    default_context_length: int
-    parameter_count: int
-    adapter_bytes: int
-    min_capability: int
-    rope_factors: frozenset[float]
+    config: Any  # vLLM's ``VllmConfig``
+    specs: Mapping[str, Any]  # vLLM's cache specification of each layer, by the layer's name
+    default_context_length: int  # tokens that the model is served with by default
+    parameter_count: int  # weight elements on one GPU, before any quantization
+    adapter_bytes: int  # approximate bytes that are reserved for adapters on one GPU
+    min_capability: int  # CUDA's, for the model's quantization, such as 80 for 8.0; 0 for any
+    rope_factors: frozenset[float]  # by which the layers scale the positions of tokens
 
     @property
     def element_bytes(self) -> int:
@@ -94,7 +83,6 @@ class KvCachePlan:
         return float(sum(spec.page_size_bytes / spec.block_size for spec in unbounded_specs))
 
     def max_bytes_per_sequence(self, context_length: int) -> int:
-        """Return the maximum number of bytes for one sequence of ``context_length`` tokens."""
         with self.override_context_length(context_length):
             return int(import_from_vllm("max_memory_usage_bytes")(self.config, self.specs.values()))
 
@@ -123,10 +111,8 @@ class KvCachePlan:
     def fit_context_length(self, memory: float, requested: int | None) -> int:
         """Return the context length that vLLM would start with, for a cache of ``memory`` bytes.
 
-        ``requested`` is a context length; None for the longest that fits.
-
-        Raises:
-            ValueError: The cache is too small for the context; with vLLM's message, as at startup.
+        ``requested`` is a context length; None for the longest that fits. If the cache is too small
+        for it, the ``ValueError`` has vLLM's message, as at startup.
         """
         with self.override_context_length(
             requested or self.default_context_length, can_shrink=requested is None
@@ -223,7 +209,6 @@ def _standalone_engine_args(arguments: EngineArguments, tensor_parallel_size: in
 
 @contextlib.contextmanager
 def build_undivided_model(arguments: EngineArguments) -> Iterator[Any]:
-    """Build the layers of a model without memory for weights."""
     engine_args = _standalone_engine_args(arguments, tensor_parallel_size=1)
     usage = import_from_vllm("UsageContext").OPENAI_API_SERVER
     with _build_layers(engine_args.create_engine_config(usage), 1) as layers:

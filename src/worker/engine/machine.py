@@ -38,17 +38,12 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Machine:
-    """The machine that engines run on.
+    """The machine that engines run on."""
 
-    Attributes:
-        cpu: Whether the installed vLLM is its CPU build.
-        gpus: The machine's GPUs.
-        gpu_choice: The operator's name of the GPUs, such as ``ADA_24``, if this is not the machine
-            that runs this code; otherwise empty.
-    """
-
-    cpu: bool
+    cpu: bool  # the installed vLLM is its CPU build
     gpus: tuple[Gpu, ...] = ()
+    # The operator's name of the GPUs, such as ``ADA_24``, if this is not the machine that runs this
+    # code; else empty.
     gpu_choice: str = ""
 
 
@@ -145,8 +140,8 @@ def _check_driver_version() -> None:
 def detect_machine() -> Machine:
     """Return this machine, without GPUs that ``CUDA_VISIBLE_DEVICES`` hides.
 
-    Raises:
-        MachineUnfit: vLLM finds no device, the driver is too old, or a library is missing.
+    ``MachineUnfit`` is raised if vLLM finds no device, the driver is too old, or a library is
+    missing.
     """
     platform = import_from_vllm("current_platform")
     if platform.is_unspecified():

@@ -44,17 +44,13 @@ TRANSCRIPTION_ONLY = "the model only transcribes speech, which no route of the w
 
 
 def read_config(options: Namespace) -> dict[str, Any]:
-    """Return the config.json of a model on the disk, with the operator's overrides of it.
-
-    ``options`` are vLLM's arguments.
-    """
+    """Return the config.json of a model on the disk, with the operator's overrides of it."""
     folder, overrides = Path(options.hf_config_path or options.model), options.hf_overrides
     config = parse_json_object(disk.read_text_or_empty(folder / CONFIG))
     return config | (overrides if isinstance(overrides, dict) else {})
 
 
 def architectures_in(config: Mapping[str, Any]) -> list[str]:
-    """Return the architectures that a config.json lists."""
     listed = config.get("architectures")
     return [str(name) for name in listed] if isinstance(listed, list) else []
 
@@ -78,22 +74,13 @@ def registered_model_names(architectures: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Properties that limit how a model can be divided, and how long its context can be.
+    """Properties that limit how a model can be divided, and how long its context can be."""
 
-    Attributes:
-        attention_heads: Number of attention heads of a layer.
-        default_length: Maximum number of tokens that the model is served with by default.
-        max_length: The largest context length that vLLM accepts; None if it accepts any.
-        length_key: The key of config.json that limits the context length; empty if there is no
-            limit.
-        is_served: Whether a route of the worker can use the model.
-    """
-
-    attention_heads: int
-    default_length: int
-    max_length: int | None
-    length_key: str
-    is_served: bool
+    attention_heads: int  # of a layer
+    default_length: int  # tokens that the model is served with by default
+    max_length: int | None  # the largest that vLLM accepts; None if it accepts any
+    length_key: str  # of config.json, which limits the context length; empty without a limit
+    is_served: bool  # a route of the worker can use the model
 
 
 def create_model_config(arguments: EngineArguments) -> Any:
@@ -120,11 +107,7 @@ def import_model_classes(architectures: Sequence[str]) -> None:
 
 
 def read_model_shape(arguments: EngineArguments, architectures: Sequence[str]) -> ModelShape:
-    """Return a model's shape, as vLLM reads it from a directory with at least a config.json.
-
-    Raises:
-        StartFailed: vLLM refuses the model, or the arguments for it.
-    """
+    """Return a model's shape, as vLLM reads it from a directory with at least a config.json."""
     try:
         import_model_classes(architectures)
         # vLLM would refuse a length that is too large before it reports anything else.
@@ -188,7 +171,6 @@ def describe_vllm_error(error: Exception) -> str:
 
 
 def can_be_served(config: Any) -> bool:
-    """Return whether a route of the worker can use a model, by vLLM's ``ModelConfig``."""
     return not config.registry.is_transcription_only_model(config.architectures, config)
 
 

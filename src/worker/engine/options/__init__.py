@@ -194,7 +194,6 @@ class Options:
     def _filter_valid_values(
         self, values: Mapping[str, str], mistakes: list[Mistake]
     ) -> dict[str, str]:
-        """Return the valid values by option; append a mistake for each other value."""
         accepted = {}
         for name, value in values.items():
             if name not in self._options or (name, value) in UNSET_VALUES:
@@ -235,7 +234,6 @@ class Options:
         return {name: format_value(value) for name, value in values.items()}
 
     def _parse_command_line(self, words: Sequence[str]) -> dict[str, Any]:
-        """Parse command line words and return the values of the options in them."""
         by_flag = self._parser._option_string_actions.items()
         denied = {flag for flag, action in by_flag if action.dest in EXCLUDED_OPTIONS}
         flags = {word.partition("=")[0].replace("_", "-") for word in words}

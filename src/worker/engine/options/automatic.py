@@ -79,10 +79,8 @@ def choose_option_defaults(
 def divide_gpu_memory(main: Mapping[str, str], embedder: Mapping[str, str]) -> dict[str, float]:
     """Divide a GPU's memory between two engines; return the shares by setting prefix.
 
-    Each engine allocates its share at startup.
-
-    Raises:
-        SettingsError: The shares total more than 1, or leave no memory for the main model.
+    Each engine allocates its share at startup. Shares that total more than 1, or leave no memory
+    for the main model, are a ``SettingsError``.
     """
     try:
         embedder_share = float(embedder.get(MEMORY_OPTION, EMBEDDER_GPU_SHARE))

@@ -74,7 +74,6 @@ def check_adapter_options(arguments: EngineArguments, _: Machine) -> Iterator[Mi
 
 
 def check_max_model_len_not_zero(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
-    """Check that the context length is not zero."""
     if arguments.vllm_args.max_model_len == 0:
         advice = "a whole number above 0, or -1: the longest that fits"
         yield Mistake("MAX_MODEL_LEN", arguments.operator_options["MAX_MODEL_LEN"], advice, "4096")
@@ -125,7 +124,6 @@ def run_vllm_checks(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]
 
 
 def check_gpu_count(arguments: EngineArguments, machine: Machine) -> Iterator[Mistake]:
-    """Check that the machine has enough GPUs for the engine."""
     sizes = {name: getattr(arguments.vllm_args, name.lower()) for name in PARALLEL_SIZES}
     required, gpus = math.prod(sizes.values()), len(machine.gpus)
     if machine.cpu or required <= gpus:
@@ -141,7 +139,6 @@ def check_gpu_count(arguments: EngineArguments, machine: Machine) -> Iterator[Mi
 
 
 def chat_template_text(template: str) -> str:
-    """Return a chat template's text, reading the file if the template is a path."""
     return template if _is_inline_template(template) else Path(template).read_text()
 
 

@@ -139,12 +139,8 @@ class Option:
     def check_value(self, value: str, converted: Any) -> None:
         """Check a value against choices, JSON keys or bounds; the default is always accepted.
 
-        Args:
-            value: The value as a string; blank if it is unknown.
-            converted: The value after the conversion by vLLM's parser.
-
-        Raises:
-            ValueError: The value is wrong; the message is blank if the accepted values explain it.
+        ``value`` is blank if it is unknown; ``converted`` is what vLLM's parser made of it. The
+        message of the ``ValueError`` is blank if the accepted values explain it.
         """
         if converted is None or (value and value == self.default):
             return
@@ -212,14 +208,12 @@ def read_bounds(field: Any) -> dict[str, float]:
 
 
 def describe_value_kind(kind: str, bounds: Mapping[str, float]) -> str:
-    """Return a description of the values that a kind of option accepts, with the limits."""
     return ", ".join(
         [ACCEPTED_VALUES[kind], *(f"{_BOUND_WORDS[key]} {bounds[key]:g}" for key in bounds)]
     )
 
 
 def describe_choices(choices: Sequence[str], wrong_value: str) -> str:
-    """Return a message with the choices, preceded by suggestions for the wrong value."""
     lower = {choice.lower(): choice for choice in choices}
     prefix = _DTYPE_ALIASES.get(wrong_value.lower(), wrong_value.lower())
     matches = [name for name in lower if prefix and name.startswith(prefix)][:_MAX_SUGGESTIONS]
@@ -231,10 +225,7 @@ def describe_choices(choices: Sequence[str], wrong_value: str) -> str:
 
 
 def refusal_reason(error: BaseException) -> str:
-    """Return why the parser or ``Option`` refused a value.
-
-    Returns a blank string if ``build_advice`` contains the reason, or for Python's own errors.
-    """
+    """Return why a value was refused; blank for ``build_advice``'s reasons or Python's errors."""
     cause: BaseException | None = error
     while cause:
         if isinstance(cause, ValidationError):
@@ -252,10 +243,7 @@ def refusal_reason(error: BaseException) -> str:
 
 
 def join_validation_messages(error: ValidationError, ignored_type: str = "-") -> str:
-    """Join a validation error's messages, without the values.
-
-    Omits messages of error types whose names contain ``ignored_type``; by default none.
-    """
+    """Join messages, without the values, except of error types that contain ``ignored_type``."""
     messages = []
     for detail in error.errors(include_input=False, include_url=False):
         if ignored_type not in detail["type"]:

@@ -78,10 +78,7 @@ def inspect_in_forks() -> Iterator[None]:
 
 
 def call_in_fork(function: Callable[[], Any], fallback: Callable[[Callable[[], Any]], Any]) -> Any:
-    """Call a function in a fork and return its result, which must be serializable with pickle.
-
-    If the fork fails, return the result of ``fallback``, which is called with the function.
-    """
+    """Return the picklable result of a call in a fork; if the fork fails, that of ``fallback``."""
     receiver, sender = multiprocessing.Pipe(duplex=False)
 
     def send_result() -> None:

@@ -22,22 +22,14 @@ NEWEST_RELEASE = "0.33"
 
 @dataclass(frozen=True)
 class Patch:
-    """A part of a third-party object that the engine replaces.
+    """A part of a third-party object that the engine replaces."""
 
-    Attributes:
-        owner: Class, module or other object that has the part, as "package.module:name".
-        name: Attribute of the owner.
-        replacement: The worker's replacement, as "worker.module:function".
-        reason: Problem that the patch solves.
-        issue: URL of the upstream issue or pull request; empty if no issue is known.
-        last_release: Last release of vLLM that needs the patch; None if the newest release does.
-    """
-
-    owner: str
-    name: str
-    replacement: str
-    reason: str
-    issue: str = ""
+    owner: str  # class, module or other object that has the part, as "package.module:name"
+    name: str  # the owner's attribute
+    replacement: str  # the worker's, as "worker.module:function"
+    reason: str  # the problem that the patch solves
+    issue: str = ""  # URL of the upstream issue or pull request; empty if none is known
+    # Last release of vLLM that needs the patch; None if the newest one does.
     last_release: str | None = None
 
     def replace(self, owner: Any, replacement: Any) -> Any:
@@ -48,7 +40,6 @@ class Patch:
 
     @contextlib.contextmanager
     def replace_temporarily(self, owner: Any, replacement: Any) -> Iterator[None]:
-        """Replace the part in an object during a block."""
         original = self.replace(owner, replacement)
         try:
             yield
@@ -57,7 +48,6 @@ class Patch:
 
     @property
     def original(self) -> Any:
-        """The part of the owner, before it is replaced."""
         return getattr(resolve_name(self.owner), self.name)
 
     def replace_in_modules(self, replacement: Any) -> None:
