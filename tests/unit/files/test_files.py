@@ -1,4 +1,4 @@
-"""Files are uploaded, referenced, written, read, listed, deleted and swept."""
+"""Files are uploaded, once or again, referenced, written, read, listed, deleted and swept."""
 
 import json
 import os
@@ -254,3 +254,76 @@ def test_incomplete_files_are_removed_after_a_day(
             os.utime(path, (time.time() - age,) * 2)
         assert files.sweep(in_use) == removed
     assert [*stored_files.iterdir()] == []
+
+
+# Ids that derive from jobs: repeated and concurrent uploads make one file.
+ID, OTHER = ids.derive_id(FILE_PREFIX, "job-1"), ids.derive_id(FILE_PREFIX, "job-2")
+
+
+def content_stat(files: Files, file: StoredFile) -> tuple[int, int]:
+    """Return the inode and the modification time of a file's content."""
+    status = files.content_path(file).stat()
+    return status.st_ino, status.st_mtime_ns
+
+
+def test_a_repeated_upload_returns_the_first_file(files: Files, volume: Path) -> None:
+    first = receive(files, b"first", id=ID)
+    assert first.id == ID
+    assert files.receive([b"fi", b"", b"rst"], filename="again", id=ID) == first
+    (volume / "inbox" / "own.jsonl").write_bytes(b"own")
+    reference = files.add_volume_file("inbox/own.jsonl", purpose="batch", id=OTHER)
+    # The path identifies a file of the caller, so its content may be missing.
+    (volume / "inbox" / "own.jsonl").unlink()
+    assert files.add_volume_file("./inbox/own.jsonl", purpose="batch", id=OTHER) == reference
+
+
+@pytest.mark.parametrize("content", [b"", b"firs", b"first.", b"First"])
+def test_another_file_with_the_same_id_is_refused(
+    files: Files, volume: Path, content: bytes
+) -> None:
+    first = receive(files, b"first", id=ID)
+    for name in ("a", "b"):
+        (volume / "inbox" / name).write_bytes(b"first")
+    files.add_volume_file("inbox/a", purpose="batch", id=OTHER)
+    for repeat in (
+        partial(receive, files, content, id=ID),
+        partial(receive, files, b"first", id=OTHER),
+        *(partial(files.add_volume_file, "inbox/b", purpose="batch", id=id) for id in (ID, OTHER)),
+    ):
+        with pytest.raises(Conflict, match="another file"):
+            repeat()
+    assert files.content_path(first).read_bytes() == b"first"
+
+
+def test_a_failed_upload_leaves_the_file_of_another_attempt(
+    files: Files, stored_files: Path
+) -> None:
+    abandoned = stored_files / f".{ID}.of-a-dead-one"
+    abandoned.mkdir(parents=True)
+    (abandoned / "content").write_bytes(b"half")
+    with pytest.raises(NoSuchObject):
+        files.get(ID)
+
+    def write() -> Iterator[bytes]:
+        yield b"half"
+        receive(files, b"whole", id=ID)
+        raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        files.receive(write(), filename="late", id=ID)
+    assert files.content_path(files.get(ID)).read_bytes() == b"whole"
+    assert {path.name for path in stored_files.iterdir()} == {ID, abandoned.name}
+
+
+def test_the_upload_that_finishes_first_makes_the_file(files: Files, stored_files: Path) -> None:
+    first: list[tuple[StoredFile, tuple[int, int]]] = []
+
+    def write() -> Iterator[bytes]:
+        yield b"sa"
+        file = files.receive([b"same"], filename="first", id=ID)
+        first.append((file, content_stat(files, file)))
+        yield b"me"
+
+    later_file = files.receive(write(), filename="late", id=ID)
+    assert [(later_file, content_stat(files, later_file))] == first
+    assert [path.name for path in stored_files.iterdir()] == [ID]

@@ -1,4 +1,4 @@
-"""Files on full, read-only and missing volumes, and the limit on the total size of files."""
+"""The limits on callers' objects; files on full, read-only and missing volumes."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,13 +80,17 @@ def test_all_that_is_written_for_callers_counts_towards_the_total(
     (volume / path).write_bytes(bytes(HALF))
     (volume / path).with_name(ORIGIN_FILE).touch()
     expect_refusal(limited_files)
+    with pytest.raises(VolumeError, match=FULL):
+        list(limited_files.chunks_within_quota([bytes(HALF)]))
 
 
-def test_adapters_of_the_operator_do_not_count_towards_the_total(
+def test_adapters_and_files_of_the_operator_and_of_callers_do_not_count_towards_the_total(
     limited_files: Files, volume: Path
 ) -> None:
     (volume / "adapters" / "own").mkdir(parents=True)
     (volume / "adapters" / "own" / "adapter_model.safetensors").write_bytes(bytes(3 * HALF))
+    (volume / "inbox" / "own").write_bytes(bytes(3 * HALF))
+    assert limited_files.add_volume_file("inbox/own", purpose="batch").bytes == 3 * HALF
     assert receive(limited_files)
 
 
@@ -124,22 +128,6 @@ def test_a_maximum_number_of_files_is_accepted(volume: Path) -> None:
     few.delete("file-" + "a" * 24)
     few.delete(first)
     assert receive(few, 1)
-
-
-def test_outputs_of_batches_count_towards_the_total(limited_files: Files, volume: Path) -> None:
-    (volume / "out" / "deep").mkdir(parents=True)
-    (volume / "out" / "deep" / "array.json").write_bytes(bytes(HALF))
-    expect_refusal(limited_files)
-    with pytest.raises(VolumeError, match=FULL):
-        list(limited_files.chunks_within_quota([bytes(HALF)]))
-
-
-def test_callers_own_files_do_not_count_towards_the_total(
-    limited_files: Files, volume: Path
-) -> None:
-    (volume / "inbox" / "own").write_bytes(bytes(3 * HALF))
-    assert limited_files.add_volume_file("inbox/own", purpose="batch").bytes == 3 * HALF
-    assert receive(limited_files)
 
 
 def test_space_that_another_worker_frees_is_noticed_before_a_refusal(
