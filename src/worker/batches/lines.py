@@ -104,11 +104,7 @@ class BatchLimits:
 
 
 def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterator[InputLine]:
-    """Yield the non-blank lines of a file or shard; a line over ``max_bytes`` has no ``text``.
-
-    Raises:
-        OSError: The file can't be read.
-    """
+    """Yield the non-blank lines of a file or shard; a line over ``max_bytes`` has no ``text``."""
     number, offset = (shard.first, shard.begin) if shard else (1, 0)
     with path.open("rb") as file:
         file.seek(offset)
@@ -180,9 +176,6 @@ def plan_input(
         limits: Limits of the input.
         jobs: Number of jobs that share the input.
         now: Current time in seconds since 1970.
-
-    Raises:
-        OSError: The input can't be read.
     """
     stat = path.stat()
     if compression := find_compression(path):
@@ -199,44 +192,32 @@ def plan_input(
         offsets.append(line.offset)
         numbers.append(line.number)
         try:
-            _check_line(first_lines, line, endpoint)
+            custom_id = parse_request(line, endpoint)["custom_id"]
         except InvalidLine as error:
-            mistakes.append({**error.mistake, "line": line.number})
-            if len(mistakes) == MAX_MISTAKES:
-                break
+            mistake = error.mistake
+        else:
+            first_line = first_lines.setdefault(custom_id, line.number)
+            if first_line == line.number:
+                continue
+            message = f"custom_id: line {first_line} has it, too"
+            mistake = make_mistake("duplicate_custom_id", message, "custom_id")
+        mistakes.append({**mistake, "line": line.number})
+        if len(mistakes) == MAX_MISTAKES:
+            break
     if not offsets:
         mistakes.append(make_mistake("empty_file", "the input has no lines"))
     if mistakes:
         return mistakes
-    shards = _make_shards(offsets, numbers, stat.st_size, jobs)
+    count = 1 if jobs == 1 else min(jobs * SHARDS_PER_JOB, len(offsets))
+    edges = [len(offsets) * index // count for index in range(count + 1)]
+    ends = [*(offsets[edge] for edge in edges[1:-1]), stat.st_size]
     return BatchPlan(
         total=len(offsets),
-        shards=shards,
+        shards=tuple(
+            Shard(first=numbers[first], begin=offsets[first], end=end, count=next_first - first)
+            for first, next_first, end in zip(edges, edges[1:], ends, strict=False)
+        ),
         size=stat.st_size,
         mtime_ns=stat.st_mtime_ns,
         made_at=now,
-    )
-
-
-def _check_line(first_lines: dict[str, int], line: InputLine, endpoint: str) -> None:
-    """Check a line, and add its number to ``first_lines`` under its ``custom_id``.
-
-    Raises:
-        InvalidLine: The line is not a request, or an earlier line has the same ``custom_id``.
-    """
-    custom_id = parse_request(line, endpoint)["custom_id"]
-    if (first_line := first_lines.setdefault(custom_id, line.number)) != line.number:
-        message = f"custom_id: line {first_line} has it, too"
-        raise InvalidLine("duplicate_custom_id", message, "custom_id")
-
-
-def _make_shards(
-    offsets: "array[int]", numbers: "array[int]", size: int, jobs: int
-) -> tuple[Shard, ...]:
-    count = 1 if jobs == 1 else min(jobs * SHARDS_PER_JOB, len(offsets))
-    edges = [len(offsets) * index // count for index in range(count + 1)]
-    ends = [*(offsets[edge] for edge in edges[1:-1]), size]
-    return tuple(
-        Shard(first=numbers[first], begin=offsets[first], end=end, count=next_first - first)
-        for first, next_first, end in zip(edges, edges[1:], ends, strict=False)
     )

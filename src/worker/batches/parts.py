@@ -211,9 +211,6 @@ def read_finished_lines(
         cut: Bytes of each part that count, by file name; 0 for a part without an entry. None to
             read all parts.
         shard: Index of a shard, to read only its parts; None for all shards.
-
-    Raises:
-        OSError: The parts can't be read.
     """
     best: dict[int, FinishedLine] = {}
     for path in sorted(directory.glob(f"{'*' if shard is None else shard}.*{SUFFIX}")):
@@ -232,9 +229,6 @@ def count_finished_lines(
     Args:
         directory: Directory of the parts.
         cut: Bytes of each part that count; see ``read_finished_lines``.
-
-    Raises:
-        OSError: The parts can't be read.
     """
     shards: dict[int, LineCounts] = {}
     for path in directory.glob(f"*{SUFFIX}"):

@@ -92,11 +92,7 @@ class BatchStep:
         self.progress = progress
 
     async def __call__(self, attempt: Attempt) -> bool:
-        """Do a part of the work; return False if other workers are doing all remaining parts.
-
-        Raises:
-            WorkerError: The engine is dead, or the volume fails.
-        """
+        """Do a part of the work; return False if other workers are doing all remaining parts."""
         has_worked = await self._do_next_part(attempt)
         plan, counts = await asyncio.to_thread(lambda: (self.batch.plan, self.batch.counts()))
         total = plan.total if plan else 0
