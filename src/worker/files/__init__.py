@@ -276,13 +276,12 @@ class Files:
 
         Args:
             after: Id of the last file on the previous page; None for the first page.
-            limit: Maximum number of files on the page, from 1 to ``MAX_OBJECTS``.
+            limit: Maximum number of files on the page.
             order: "desc" for newest first, "asc" for oldest first.
             purpose: Purpose of the files; None for any.
 
         Raises:
             NoSuchObject: No file has the id ``after``.
-            OnOtherVolume: The file ``after`` is on another volume.
         """
         last = None if after is None else self._read_metadata(after)
         if after is not None and last is None:
@@ -302,13 +301,9 @@ class Files:
     def delete(self, id: str, *, in_use: Container[str] = ()) -> None:
         """Remove a file, but not a caller's file that it refers to.
 
-        Args:
-            id: Id of the file.
-            in_use: Ids of files that unfinished work reads.
-
         Raises:
             NoSuchObject: No file has this id.
-            Conflict: The file is in use.
+            Conflict: The file is ``in_use``: the ids of the files that unfinished work reads.
         """
         file = self.get(id)
         if id in in_use:
@@ -348,11 +343,7 @@ class Files:
         return removed
 
     def chunks_within_quota(self, chunks: Iterable[bytes]) -> Iterator[bytes]:
-        """Yield the chunks of a file for the output directory, and count their bytes for the quota.
-
-        Raises:
-            VolumeError: The quota or the disk is full.
-        """
+        """Yield the chunks of a file for the output directory, and count their bytes."""
         for chunk in chunks:
             self.quota.reserve(len(chunk))
             yield chunk

@@ -64,12 +64,8 @@ class Quota:
     def reserve(self, count: int, *, files: int = 0) -> None:
         """Count bytes that are about to be written, and files that are about to be created.
 
-        Args:
-            count: Number of bytes; 0 to check that the quota and the disk are not full.
-            files: Number of files.
-
         Raises:
-            VolumeError: The quota or the disk is full.
+            VolumeError: The quota or the disk is full, which a ``count`` of 0 checks, too.
         """
         with self._lock:
             needed = max(count, 1)
@@ -88,22 +84,14 @@ class Quota:
                 self._unchecked = 0
 
     def check_file_count(self) -> None:
-        """Check that a caller may store another file.
-
-        Raises:
-            VolumeError: There are too many.
-        """
+        """Raise ``VolumeError`` if there are too many files for another one of a caller."""
         with self._lock:
             self._measure_if_necessary(is_full=self._files >= self.max_files)
             if self._files >= self.max_files:
                 raise too_many_error(self.max_files, "files")
 
     def check_adapter_count(self) -> None:
-        """Check that another fine-tune may publish its adapters.
-
-        Raises:
-            VolumeError: There are too many.
-        """
+        """Raise ``VolumeError`` if there are too many adapters for those of another fine-tune."""
         with self._lock:
             self._measure_if_necessary(is_full=self._trained_adapters >= MAX_ADAPTERS)
             if self._trained_adapters >= MAX_ADAPTERS:

@@ -30,7 +30,6 @@ AdapterVersion = tuple[tuple[int, int, int] | None, ...]
 
 
 def adapters_directory(volume: Path) -> Path:
-    """Return the directory of all adapters on a volume."""
     return volume / ADAPTERS_DIRECTORY
 
 
@@ -55,9 +54,6 @@ def adapter_version(root: Path, name: str) -> AdapterVersion | None:
     """Return the version of an adapter's files; None if there is no such adapter.
 
     A directory that leads out of ``root`` by symlinks is no adapter.
-
-    Raises:
-        OSError: The volume can't be read.
     """
     if _find_flaw(root, name) is not None:
         return None
@@ -81,11 +77,7 @@ def explain_missing_adapter(root: Path, name: str) -> str:
 
 
 def _find_flaw(root: Path, name: str) -> str | None:
-    """Return why an entry of ``root`` can't be an adapter, whatever files it has.
-
-    Raises:
-        OSError: The volume can't be read.
-    """
+    """Return why an entry of ``root`` can't be an adapter, whatever files it has."""
     if not NAME_PATTERN.fullmatch(name):
         return "has a name that no adapter can have: letters, digits and ._- only"
     try:
@@ -99,11 +91,7 @@ def _find_flaw(root: Path, name: str) -> str | None:
 
 
 def origin_fine_tune_id(root: Path, name: str) -> str | None:
-    """Return the id of the fine-tune that created an adapter; None if no fine-tune did.
-
-    Raises:
-        VolumeError: The volume can't be read.
-    """
+    """Return the id of the fine-tune that created an adapter; None if no fine-tune did."""
     missing = (FileNotFoundError, NotADirectoryError, ValidationError)
     with translate_os_errors(), contextlib.suppress(*missing):
         if adapter_version(root, name) is not None:
@@ -121,7 +109,6 @@ def adapter_file_paths(
     Raises:
         NoSuchObject: The adapter doesn't exist.
         OnOtherVolume: The adapter is on another volume than this ``location``.
-        VolumeError: The volume can't be read.
     """
     with translate_os_errors():
         if adapter_version(root, name) is None:
@@ -141,7 +128,6 @@ def remove_adapter(root: Path, name: str) -> None:
 
     Raises:
         NoSuchObject: The adapter doesn't exist.
-        VolumeError: The volume can't be written to.
     """
     with translate_os_errors():
         if adapter_version(root, name) is None:
@@ -150,16 +136,7 @@ def remove_adapter(root: Path, name: str) -> None:
 
 
 def copy_adapter(source: Path, target: Path, base_model: str) -> None:
-    """Copy configuration and weights of an adapter, and set the base model in the copy.
-
-    Args:
-        source: Directory of the adapter.
-        target: Directory of the copy.
-        base_model: Name of the base model for the copy's configuration.
-
-    Raises:
-        OSError: The files can't be read or written.
-    """
+    """Copy configuration and weights of an adapter, and set the base model in the copy."""
     shutil.copyfile(source / WEIGHTS, target / WEIGHTS)
     config = {**json.loads((source / CONFIG).read_bytes()), "base_model_name_or_path": base_model}
     (target / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))

@@ -99,8 +99,7 @@ def publish_directory(source: Path, destination: Path) -> None:
 def remove_directory(path: Path) -> None:
     """Remove a directory atomically if it exists; if the path is a symlink, remove only the link.
 
-    Raises:
-        OSError: The directory can't be removed. It may already have a hidden name.
+    After an error, it may already have a hidden name.
     """
     hidden = _hidden_path(path)
     with contextlib.suppress(FileNotFoundError):
@@ -124,8 +123,7 @@ def make_directory(directory: Path) -> None:
 def write_durably(file: FileIO, content: bytes | bytearray) -> None:
     """Write the whole content to an unbuffered file and make it durable.
 
-    Raises:
-        OSError: The content can't be written; a part of it may have been.
+    An error may leave a part of it.
     """
     remaining = memoryview(content)
     while remaining:

@@ -189,13 +189,10 @@ class LeaseDirectory:
     ) -> Iterator[Lease | None]:
         """Acquire the lease for the block; yield None if another worker has it and may be alive.
 
-        An owner counts as dead only after enough calls of ``poll``.
+        An owner counts as dead only after enough calls of ``poll_claim``.
 
         Args:
             progress: Returns the completed and the total amount of work, for other workers to read.
-
-        Raises:
-            OSError: The directory can't be written to.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         newest = newest_lease_number(self._directory)

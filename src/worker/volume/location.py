@@ -62,28 +62,15 @@ class VolumeLocation:
         return ids.add_volume_id(name, self.id)
 
     def check_name(self, noun: str, name: str, param: str | None = None) -> None:
-        """Check that a name that was not found here doesn't belong to another volume.
-
-        Raises:
-            OnOtherVolume: The name carries the id of another volume.
-        """
+        """Raise ``OnOtherVolume`` if a name that was not found here has another volume's id."""
         self._check_volume(ids.split_volume_id(name)[1], f"{noun} {name}", param)
 
     def check_bucket(self, bucket: str, path: str) -> None:
-        """Check that the bucket of a caller's path is not another volume.
-
-        Raises:
-            OnOtherVolume: It has the form of the platform's ids of volumes.
-        """
+        """Raise ``OnOtherVolume`` if the bucket of a caller's path may be another volume's."""
         if _PLATFORM_ID.fullmatch(bucket):
             self._check_volume(bucket, f"path {path}")
 
     def _check_volume(self, volume_id: str | None, subject: str, param: str | None = None) -> None:
-        """Check that an object is not on another volume, by the id of its volume.
-
-        Raises:
-            OnOtherVolume: It is on another volume.
-        """
         if self.id and volume_id and ids.is_volume_id(volume_id) and volume_id != self.id:
             raise OnOtherVolume(subject, volume_id, str(self), param=param)
 

@@ -64,6 +64,16 @@ class IndexEntry:
     tag: str = ""
     expires_at: int = 0
 
+    @classmethod
+    def from_file_name(cls, name: str) -> "IndexEntry":
+        created_at, id, tag, expires_at = name.split(",")
+        return cls(int(created_at), id, tag, int(expires_at))
+
+    @property
+    def file_name(self) -> str:
+        # The names are in the order of the entries, as long as times have ten digits.
+        return f"{self.created_at:010},{self.id},{self.tag},{self.expires_at}"
+
     @property
     def is_expired(self) -> bool:
         return 0 < self.expires_at <= time.time()
@@ -115,9 +125,7 @@ class TimeIndex:
 
     def _path(self, entry: IndexEntry) -> Path:
         folders = [str(entry.created_at // span) for span in self._spans]
-        # The names are in the order of the entries, as long as times have ten digits.
-        name = f"{entry.created_at:010},{entry.id},{entry.tag},{entry.expires_at}"
-        return self._directory.joinpath(*folders, name)
+        return self._directory.joinpath(*folders, entry.file_name)
 
     def _read_entries(
         self,
@@ -129,28 +137,20 @@ class TimeIndex:
         def is_later(entry: IndexEntry) -> bool:
             return after is None or (entry < after if is_reverse else entry > after)
 
-        names = _names_in(directory)
+        try:
+            # ``Path.iterdir`` takes ten times as long.
+            with os.scandir(directory) as found:
+                names = [entry.name for entry in found]
+        except FileNotFoundError:
+            return
         if not spans:
-            yield from filter(is_later, map(_parse_entry, sorted(names, reverse=is_reverse)))
+            entries = map(IndexEntry.from_file_name, sorted(names, reverse=is_reverse))
+            yield from filter(is_later, entries)
             return
         for number in sorted(map(int, names), reverse=is_reverse):
             edge = (number if is_reverse else number + 1) * spans[0]
             if is_later(IndexEntry(edge, "")):
                 yield from self._read_entries(directory / str(number), spans[1:], is_reverse, after)
-
-
-def _parse_entry(name: str) -> IndexEntry:
-    created_at, id, tag, expires_at = name.split(",")
-    return IndexEntry(int(created_at), id, tag, int(expires_at))
-
-
-def _names_in(directory: Path) -> list[str]:
-    try:
-        # ``Path.iterdir`` takes ten times as long.
-        with os.scandir(directory) as found:
-            return [entry.name for entry in found]
-    except FileNotFoundError:
-        return []
 
 
 def read_page(
@@ -197,13 +197,12 @@ def paginate(
     Args:
         objects: All objects of the list, in any order.
         after: Id of the last object on the previous page; None for the first page.
-        limit: Maximum number of objects on the page, from 1 to ``MAX_OBJECTS``.
+        limit: Maximum number of objects on the page.
         order: "desc" for newest first, "asc" for oldest first.
         location: Volume of the objects.
 
     Raises:
         NoSuchObject: No object has the id ``after``.
-        OnOtherVolume: The object ``after`` is on another volume.
     """
     in_order = sorted(objects, key=lambda one: (one.created_at, one.id), reverse=order == "desc")
     start = 0
