@@ -1,16 +1,18 @@
-"""The lists of long work for which workers have jobs."""
+"""The lists of long work for which workers have jobs, and the work that no worker runs."""
 
 import os
 import time
 from pathlib import Path
 
 import pytest
-from support.engine.scripted import settings
+from support.engine.scripted import CHAT, settings
 from support.processes.background import poll_until
 
+from worker.batches.record import Batch, Batches, StoredBatch
 from worker.errors import VolumeError
-from worker.long_work.job_list import REMOVAL_S, JobList
-from worker.volume import Volume, lease
+from worker.long_work.job_list import EXPECTED_S, REMOVAL_S, JobList, OrphanedWork
+from worker.long_work.records import PAUSED
+from worker.volume import Volume, ids, lease
 from worker.volume.lease import SILENT_S
 
 
@@ -83,3 +85,52 @@ async def test_a_list_that_can_not_be_written_prevents_no_job(files_volume: Volu
 def test_lists_need_a_volume(tmp_path: Path) -> None:
     with pytest.raises(VolumeError):
         JobList(Volume(tmp_path / "none", may_create_root=False)).find_listed_ids()
+
+
+@pytest.fixture
+def old_batch(files_volume: Volume) -> Batch:
+    """A batch whose job should have run it by now."""
+    batches = Batches(settings(FILES_PATH=str(files_volume.root)))
+    file = batches.files.receive([b"{}"], filename="a", purpose="batch")
+    created_at = int(time.time() - EXPECTED_S)
+    id = ids.new_id("batch_")
+    return batches.create(
+        StoredBatch(id=id, created_at=created_at, input_file_id=file.id, endpoint=CHAT)
+    )
+
+
+async def test_work_is_an_orphan_unless_this_worker_has_a_job_for_it(
+    files_volume: Volume, old_batch: Batch
+) -> None:
+    jobs, other_jobs = JobList(files_volume), JobList(files_volume)
+    work = old_batch.work_reference
+    assert not jobs.has_job(old_batch)
+    assert jobs.find_orphans([old_batch]) == [OrphanedWork(work, has_job=False)]
+    async with jobs.add(old_batch.id):
+        assert jobs.has_job(old_batch)
+        assert other_jobs.has_job(old_batch)
+        assert jobs.find_orphans([old_batch]) == []
+        assert other_jobs.find_orphans([old_batch]) == [OrphanedWork(work, has_job=True)]
+
+
+def test_new_paused_and_running_work_is_no_orphan(
+    files_volume: Volume, old_batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = JobList(files_volume)
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: old_batch.created_at + EXPECTED_S - 1)
+        assert jobs.has_job(old_batch)
+        assert jobs.find_orphans([old_batch]) == []
+        patch.setattr(time, "time", lambda: old_batch.created_at + EXPECTED_S)
+        assert not jobs.has_job(old_batch)
+        assert jobs.find_orphans([old_batch])
+    with monkeypatch.context() as patch:
+        patch.setattr(Batch, "stop_reason", lambda _: PAUSED)
+        assert jobs.find_orphans([old_batch]) == []
+    running = old_batch.lease_directory("plan") / "lease-1"
+    running.parent.mkdir(parents=True)
+    running.touch()
+    assert jobs.find_orphans([old_batch]) == []
+    silent_at = time.time() - SILENT_S - 1
+    os.utime(running, (silent_at, silent_at))
+    assert jobs.find_orphans([old_batch])
