@@ -6,8 +6,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
-from support.runpod_api.billing import bill
-from support.runpod_api.server import KEY, Fault, Runpod
+from support.runpod_api.server import KEY, Fault, Runpod, bill
 from unit.client.receipts.conftest import DAY, NEXT_DAY, Run, make_receipt, write_receipts
 
 LATER = date(2026, 11, 30)
