@@ -18,7 +18,7 @@ from typing import Any
 
 from support import ROOT
 from support.engine.scripted import ScriptedEngine, settings
-from support.models.long_context import CONTEXT
+from support.models.configs import CONTEXT
 from support.traffic.compare import VARIABLE
 from support.traffic.extended import (
     PLAIN_CALLS,

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from support import ROOT
 from support.clients.scripts import require_installed, run_client
-from support.models.long_context import copy_with_long_context
+from support.models.configs import copy_with_long_context
 from support.processes.background import wait_until
 from support.processes.servers import READY, LocalEndpoint, local_endpoint
 

@@ -20,7 +20,7 @@ import httpx
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from support import ROOT
-from support.models.long_context import CONTEXT, SHORT_TEMPLATE, copy_with_long_context
+from support.models.configs import CONTEXT, SHORT_TEMPLATE, copy_with_long_context
 from support.models.minilm import MODEL as EMBEDDER
 from support.processes.vllm_server import VllmServer, vllm_server
 from support.traffic import compare

@@ -15,7 +15,7 @@ from collections import Counter
 
 import httpx
 from support import ROOT
-from support.models.long_context import CONTEXT, SHORT_TEMPLATE, copy_with_long_context
+from support.models.configs import CONTEXT, SHORT_TEMPLATE, copy_with_long_context
 from support.traffic import compare
 from support.traffic.compare import ACCEPTED
 from support.traffic.extended import SESSIONS

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import httpx
 import pytest
 from model.conftest import launch_engine
-from support.models.long_context import CONTEXT, SHORT_TEMPLATE, copy_with_long_context
+from support.models.configs import CONTEXT, SHORT_TEMPLATE, copy_with_long_context
 from support.processes.vllm_server import vllm_server
 from support.releases import needs_pinned_vllm, needs_vllm
 from support.traffic import compare

@@ -1,8 +1,20 @@
-"""Draws tokenizers and chat templates, which may contradict the model or each other."""
+"""Draws tokenizers and chat templates, which may contradict the model or each other.
 
+The tokenizers are tiny ones, of each algorithm and in each form that publishers upload.
+"""
+
+import base64
+import io
+import json
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
-from support.models.tokenizers import CLASSES, FORMS, replace_tokenizer
+import sentencepiece
+from support import ROOT
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers.models.auto.tokenization_auto import TOKENIZER_MAPPING_NAMES
 
 from fuzz.starts.draft import (
     MEDIA,
@@ -16,6 +28,197 @@ from fuzz.starts.draft import (
     read_config,
     write_config,
 )
+
+# Fewer than the demo model has, so that all ids fit into the vocabulary of a tiny model.
+VOCABULARY = 400
+SPECIAL = ("<unk>", "<s>", "</s>", "<pad>", "[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
+# Names of all files of tokenizers.
+NAMES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "vocab.txt",
+    "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
+)
+# All classes that transformers has for some type of model.
+CLASSES = sorted({str(name) for name in TOKENIZER_MAPPING_NAMES.values() if name})
+
+# Writes the files into a directory.
+Writer = Callable[[Path], object]
+
+
+@cache
+def _sentences() -> list[str]:
+    return [line for line in (ROOT / "README.md").read_text().splitlines() if line.strip()]
+
+
+# The parts of a tokenizer, by its algorithm: its model, its splitter of texts, its decoder, and
+# the class that trains it with further arguments.
+_ALPHABET = pre_tokenizers.ByteLevel.alphabet()
+_PARTS: Mapping[str, tuple[Any, Any, Any, Any]] = {
+    "bytes": (
+        models.BPE(),
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+        partial(trainers.BpeTrainer, initial_alphabet=_ALPHABET),
+    ),
+    "bpe": (
+        models.BPE(unk_token="<unk>", fuse_unk=True),
+        pre_tokenizers.Metaspace(),
+        decoders.Metaspace(),
+        trainers.BpeTrainer,
+    ),
+    "wordpiece": (
+        models.WordPiece(unk_token="[UNK]"),
+        pre_tokenizers.BertPreTokenizer(),
+        decoders.WordPiece(),
+        trainers.WordPieceTrainer,
+    ),
+    "unigram": (
+        models.Unigram(),
+        pre_tokenizers.Metaspace(),
+        decoders.Metaspace(),
+        partial(trainers.UnigramTrainer, unk_token="<unk>"),
+    ),
+    "words": (
+        models.WordLevel(unk_token="[UNK]"),
+        pre_tokenizers.Whitespace(),
+        decoders.Fuse(),
+        trainers.WordLevelTrainer,
+    ),
+}
+
+
+@cache
+def _train(algorithm: str) -> Tokenizer:
+    """Train a tokenizer of the library that all fast tokenizers use."""
+    model, splitter, decoder, trainer = _PARTS[algorithm]
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer, tokenizer.decoder = splitter, decoder
+    settings = {"vocab_size": VOCABULARY, "special_tokens": [*SPECIAL], "show_progress": False}
+    tokenizer.train_from_iterator(_sentences(), trainer(**settings))
+    return tokenizer
+
+
+def _write_fast(algorithm: str) -> Writer:
+    def write(folder: Path) -> None:
+        _train(algorithm).save(str(folder / "tokenizer.json"))
+
+    return write
+
+
+def _write_vocabulary(*names: str) -> Writer:
+    """Write the files of a byte-level BPE tokenizer without ``tokenizer.json``."""
+
+    def write(folder: Path) -> None:
+        _train("bytes").model.save(str(folder))
+        for name in {"vocab.json", "merges.txt"} - {*names}:
+            (folder / name).unlink()
+
+    return write
+
+
+def _write_word_list(folder: Path) -> None:
+    vocabulary = _train("wordpiece").get_vocab()
+    words = sorted(vocabulary, key=lambda word: vocabulary[word])
+    (folder / "vocab.txt").write_text("".join(f"{word}\n" for word in words))
+
+
+def _write_sentencepiece(name: str, algorithm: str) -> Writer:
+    def write(folder: Path) -> None:
+        written = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(_sentences()),
+            model_writer=written,
+            model_type=algorithm,
+            vocab_size=VOCABULARY,
+            hard_vocab_limit=False,
+            byte_fallback=algorithm == "bpe",
+            minloglevel=2,
+        )
+        (folder / name).write_bytes(written.getvalue())
+
+    return write
+
+
+def _write_tekken(folder: Path) -> None:
+    """Write a vocabulary of single bytes in the format of Mistral's own tokenizers."""
+    special = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]", "[AVAILABLE_TOOLS]"]
+    special += ["[/AVAILABLE_TOOLS]", "[TOOL_RESULTS]", "[/TOOL_RESULTS]", "[TOOL_CALLS]"]
+    special += ["[IMG]", "<pad>", "[IMG_BREAK]", "[IMG_END]", "[PREFIX]", "[MIDDLE]", "[SUFFIX]"]
+    special += [f"<SPECIAL_{number}>" for number in range(len(special), 20)]
+    vocabulary = [
+        {
+            "rank": value,
+            "token_bytes": base64.b64encode(bytes([value])).decode(),
+            "token_str": chr(value),
+        }
+        for value in range(256)
+    ]
+    config = {
+        "pattern": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|[^\s\p{L}\p{N}]+|\s+",
+        "num_vocab_tokens": len(vocabulary),
+        "default_vocab_size": len(vocabulary) + len(special),
+        "default_num_special_tokens": len(special),
+        "version": "v3",
+    }
+    tokens = [
+        {"rank": rank, "token_str": text, "is_control": True} for rank, text in enumerate(special)
+    ]
+    content = {"config": config, "vocab": vocabulary, "special_tokens": tokens}
+    (folder / "tekken.json").write_text(json.dumps(content))
+
+
+def _write_ranks(folder: Path) -> None:
+    """Write a vocabulary of single bytes in tiktoken's format, as for Llama 3's own tokenizer."""
+    lines = (f"{base64.b64encode(bytes([value])).decode()} {value}\n" for value in range(256))
+    (folder / "tokenizer.model").write_text("".join(lines))
+
+
+def _write_all(*writers: Writer) -> Writer:
+    def write(folder: Path) -> None:
+        for write_files in writers:
+            write_files(folder)
+
+    return write
+
+
+# The forms of tokenizers, by a description of their files.
+FORMS: Mapping[str, Writer] = {
+    "byte-level tokenizer.json": _write_fast("bytes"),
+    "BPE tokenizer.json": _write_fast("bpe"),
+    "WordPiece tokenizer.json": _write_fast("wordpiece"),
+    "Unigram tokenizer.json": _write_fast("unigram"),
+    "WordLevel tokenizer.json": _write_fast("words"),
+    "vocab.json and merges.txt": _write_vocabulary("vocab.json", "merges.txt"),
+    "only vocab.json": _write_vocabulary("vocab.json"),
+    "only merges.txt": _write_vocabulary("merges.txt"),
+    "vocab.txt": _write_word_list,
+    "BPE tokenizer.model": _write_sentencepiece("tokenizer.model", "bpe"),
+    "Unigram tokenizer.model": _write_sentencepiece("tokenizer.model", "unigram"),
+    "spiece.model": _write_sentencepiece("spiece.model", "unigram"),
+    "sentencepiece.bpe.model": _write_sentencepiece("sentencepiece.bpe.model", "bpe"),
+    "tiktoken's tokenizer.model": _write_ranks,
+    "tekken.json": _write_tekken,
+    "tekken.json and tokenizer.json": _write_all(_write_tekken, _write_fast("bytes")),
+    "no vocabulary": lambda _: None,
+}
+
+
+def replace_tokenizer(folder: Path, form: str, config: Mapping[str, object] | None) -> None:
+    """Replace a model's tokenizer; without ``config``, there is no tokenizer_config.json."""
+    for name in NAMES:
+        (folder / name).unlink(missing_ok=True)
+    FORMS[form](folder)
+    if config is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
 
 # Classes that many models name, and one that no library has.
 USUAL_CLASSES = (

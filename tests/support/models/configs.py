@@ -1,4 +1,4 @@
-"""config.json of well-known models, with the keys that determine memory and context length."""
+"""config.json of well-known models, and copies of models with changes."""
 
 import json
 import shutil
@@ -18,14 +18,6 @@ def merge_base(config: Mapping[str, Any]) -> Config:
         for key, value in config.items()
     }
     return merge_base(_CONFIGS[str(merged.pop("base"))]) | merged if "base" in merged else merged
-
-
-def copy_model(model: Path, folder: Path, **config: object) -> Path:
-    """Copy a model and change its configuration; return the copy's directory."""
-    shutil.copytree(model, folder)
-    before = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**before, **config}))
-    return folder
 
 
 LLAMA_3_1_8B = _CONFIGS["LLAMA_3_1_8B"]
@@ -50,3 +42,38 @@ SPARSE = DEEPSEEK_V3 | {
         "weight_block_size": [128, 128],
     },
 }
+# Tokens of a long context. The demo model has learned nothing at that length, and answers with
+# arbitrary sentences.
+CONTEXT = 131_072
+# Reads all of a conversation like the template of a model, but renders only the lengths of its
+# parts and the beginnings of its texts, so that long sessions are computed fast.
+SHORT_TEMPLATE = """
+{%- for tool in tools or [] %}{{ tool | tojson | length }} {% endfor %}
+{%- for message in messages %}{{ message.role }} {{ message | tojson | length }}
+{%- if message.content is string %} {{ message.content[:8] }}{% endif %}
+{%- for call in message.tool_calls or [] %} {{ call.function.name | length }}{% endfor %}
+{% endfor %}
+{%- if add_generation_prompt %}<|im_start|>assistant
+{% endif %}"""
+
+
+def copy_model(model: Path, folder: Path, **config: object) -> Path:
+    """Copy a model and change its configuration; return the copy's directory."""
+    shutil.copytree(model, folder)
+    before = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**before, **config}))
+    return folder
+
+
+def copy_with_long_context(model: Path, copy: Path, template: str = "") -> Path:
+    """Copy a model to a new folder; return the folder. The template replaces the model's own."""
+    shutil.copytree(model, copy)
+    for name, key in (
+        ("config.json", "max_position_embeddings"),
+        ("tokenizer_config.json", "model_max_length"),
+    ):
+        written = json.loads((copy / name).read_text())
+        (copy / name).write_text(json.dumps({**written, key: CONTEXT}))
+    if template:
+        (copy / "chat_template.jinja").write_text(template)
+    return copy
