@@ -13,10 +13,7 @@ class Caller:
     """Sends jobs, each with its own id, and records the long work that the worker starts.
 
     Args:
-        engine: The engine that answers.
-        root: Root of the volume.
         can_start: Whether long work can be started; None if the worker can't start any.
-        environ: Further settings.
     """
 
     def __init__(

@@ -49,10 +49,7 @@ async def scripted_endpoint(
 ) -> AsyncIterator[Emulator]:
     """Start an emulator, and a worker that takes its jobs and calls a handler for each.
 
-    Args:
-        act: Handler of a job.
-        options: Options of the emulator.
-        is_warm: Function that returns whether the worker has started, so that it takes jobs.
+    It takes jobs as soon as ``is_warm`` returns true.
     """
     async with Emulator(options) as emulator:
         working = asyncio.create_task(_run_worker(emulator, act, is_warm))
@@ -138,11 +135,8 @@ async def run_proxy(
 ) -> AsyncIterator[str]:
     """Run a proxy in front of an emulator; yield the proxy's URL.
 
-    Args:
-        emulator: The platform.
-        key: The key that callers have to send.
-        serves_network: Whether the proxy behaves as on an address that other machines reach.
-        options: Options for uvicorn that override the proxy's.
+    With ``serves_network``, it behaves as on an address that other machines reach. The options for
+    uvicorn override the proxy's.
     """
     endpoint = AsyncEndpoint(emulator.options.endpoint, ACCOUNT, emulator.api_url)
     config = uvicorn.Config(

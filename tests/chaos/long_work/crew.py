@@ -25,10 +25,7 @@ class Stuck(Exception):
 class Crew(ABC):
     """Workers of one volume. Times are those of ``time.monotonic``.
 
-    Args:
-        root: Directory of the volume; its name appears in messages.
-        emulator: The emulator whose jobs the workers run.
-        report: The report to which the crew adds its findings.
+    The name of the volume's directory, ``root``, appears in messages.
     """
 
     root: Path
@@ -85,11 +82,7 @@ class Crew(ABC):
         return self.emulator.queue.submit({"input": payload})
 
     async def wait_for_jobs(self, *jobs: Job) -> None:
-        """Wait until jobs have ended.
-
-        Raises:
-            Stuck: If a job does not end.
-        """
+        """Wait until jobs have ended; raise `Stuck` if one does not."""
         for job in jobs:
             if not await job.wait_for_end(HUNG_S):
                 raise Stuck(f"a job is {job.status} for ever")
@@ -98,11 +91,7 @@ class Crew(ABC):
         self.report.check(is_ok, f"{self.root.name}: {problem}")
 
     async def wait_until(self, condition: Callable[[], object], problem: str) -> None:
-        """Poll until a condition on the volume holds.
-
-        Raises:
-            Stuck: If the condition doesn't become true in time.
-        """
+        """Poll until a condition on the volume holds; raise `Stuck` if it takes too long."""
         deadline = time.monotonic() + HUNG_S
         while not condition():
             if time.monotonic() > deadline:

@@ -68,11 +68,7 @@ class Lane(Crew):
         return {"batch": {"input_path": INPUT, "endpoint": CHAT, "data_parallelism": jobs}}
 
     async def wait_for_end(self) -> None:
-        """Wait until the batch has ended.
-
-        Raises:
-            Stuck: If it does not end.
-        """
+        """Wait until the batch has ended."""
         await self.wait_until(self.batch.has_ended, "it does not end")
 
     def start(self) -> str:

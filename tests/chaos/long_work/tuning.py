@@ -175,22 +175,14 @@ class Tuning(Crew):
             await asyncio.sleep(self.poll_s)
 
     async def wait_for_checkpoint(self, fine_tune: FineTune, epochs: int) -> None:
-        """Wait for a checkpoint some epochs after the newest one, at most for the third to last.
-
-        Raises:
-            Stuck: If there is no such checkpoint in time.
-        """
+        """Wait for a checkpoint some epochs after the newest one, at most for the third to last."""
         steps = math.ceil(ROWS * TRAINING_SHARE / BATCH)
         done = fine_tune.durable_step() + epochs * steps
         wanted = min(done, (EPOCHS - 2) * steps)
         await self.wait_until(lambda: fine_tune.durable_step() >= wanted, f"no checkpoint {wanted}")
 
     async def wait_for_takeover(self, fine_tune: FineTune, before: int) -> None:
-        """Wait until there are more than ``before`` attempts; record how long that took.
-
-        Raises:
-            Stuck: If no other attempt begins.
-        """
+        """Wait until there are more than ``before`` attempts; record how long that took."""
         since = time.monotonic()
         await self.wait_until(lambda: len(fine_tune.attempt_paths()) > before, "nobody goes on")
         self.takeovers_s.append(time.monotonic() - since)

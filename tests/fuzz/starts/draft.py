@@ -53,15 +53,7 @@ class Bases:
 
 @dataclass
 class Draft:
-    """A case while it is drawn.
-
-    Attributes:
-        bases: The models to copy.
-        folder: An empty folder for the directories of the case.
-        rng: The source of all choices.
-        settings: Settings of the worker.
-        notes: Descriptions of the choices.
-    """
+    """A case while it is drawn: its directories, settings, and notes about the choices."""
 
     bases: Bases
     folder: Path

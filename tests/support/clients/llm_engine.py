@@ -36,15 +36,11 @@ WORKER_SETTINGS = {
 class LLMEngineHost:
     """A worker that serves the demo model and adapters to scripts.
 
-    Args:
-        way: One of WAYS.
-        url: URL for scripts; for our classes, the platform's URL.
-        volume: Root of the worker's volume.
-        model: The demo model's directory.
-        environ: Environment of the scripts.
+    ``way`` is one of WAYS, ``environ`` the environment of the scripts.
     """
 
     way: str
+    # For our classes, the platform's URL.
     url: str
     volume: Path
     model: Path

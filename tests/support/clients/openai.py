@@ -63,10 +63,7 @@ def litellm_host(
 ) -> Iterator[OpenAIHost]:
     """Return a host for a local endpoint, through LiteLLM's proxy in front of a proxy.
 
-    Args:
-        endpoint: The endpoint.
-        models: Names of the models that LiteLLM's proxy forwards.
-        folder: Directory for the proxies' files, and LiteLLM's home.
+    LiteLLM forwards requests of these models, and has its home and files in the folder.
     """
     require_installed(LITELLM)
     with client_proxy(endpoint.api_url, folder / "proxy.log", PROXY_API_KEY=KEY) as proxy:

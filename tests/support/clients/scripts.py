@@ -24,14 +24,7 @@ def run_client(
     folder: Path | None = None,
     program: str | None = None,
 ) -> str:
-    """Run a client; return its output.
-
-    Args:
-        command: The client's interpreter, with arguments.
-        environ: The whole environment.
-        folder: The working directory.
-        program: The standard input.
-    """
+    """Run a client, with the program as its standard input; return its output."""
     ran = subprocess.run(
         command,
         cwd=folder,

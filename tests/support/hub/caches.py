@@ -58,12 +58,8 @@ def fill_cache(
 ) -> Path:
     """Put a repository into a cache, as huggingface_hub does; return its snapshot.
 
-    Args:
-        cache: Cache in the hub's layout.
-        source: Directory with the repository's files.
-        name: Name of the repository.
-        revision: A branch or tag that points to the snapshot.
-        with_manifest: Whether to add the manifest that a worker writes.
+    ``revision`` is a branch or tag that points to the snapshot. The manifest is the one that a
+    worker writes.
     """
     folder, sha = repository_folder(cache, name), commit_id(source)
     snapshot = folder / "snapshots" / sha

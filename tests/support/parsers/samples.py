@@ -192,12 +192,7 @@ def samples_of_tools(syntax: Syntax) -> Iterator[Sample]:
 
 
 def samples_of_reasoning(syntax: Syntax, tools: Syntax | None = None) -> Iterator[Sample]:
-    """Return outputs with reasoning.
-
-    Args:
-        syntax: The row of the reasoning.
-        tools: The row of the calls; without one, the outputs have none.
-    """
+    """Return outputs with reasoning, and with calls if there is a row of tools."""
     thoughts = syntax.open + THOUGHTS + syntax.close
     text = syntax.write_text(TEXT)
     yield Sample("reasoning, then text", thoughts + text, TEXT, THOUGHTS)

@@ -255,12 +255,7 @@ def _join_call(index: int, deltas: list[Any]) -> tuple[int, int, str, str]:
 
 @dataclass(frozen=True)
 class Way:
-    """A way to merge tokens.
-
-    Args:
-        name: A description, which a failed test shows.
-        sizes: How many tokens each output has.
-    """
+    """A way to merge tokens: a description, and how many tokens each output has."""
 
     name: str
     sizes: Sequence[int]
@@ -272,12 +267,7 @@ class Way:
 
 
 def ways_to_merge(count: int, seeds: int) -> Iterator[Way]:
-    """Return ways to merge some tokens.
-
-    Args:
-        count: The number of tokens.
-        seeds: How many random ways to return, with and without the first token alone.
-    """
+    """Return ways to merge some tokens; ``seeds`` random ones, with and without the first alone."""
     yield Way("1, 3, 9, 27, 50", [*MERGED, *repeat(LATER, count // LATER + 1)])
     yield Way("all", [count])
     yield Way("all after the first", [1, max(count - 1, 1)])

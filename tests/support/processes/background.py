@@ -25,15 +25,7 @@ HUNG_S = 300.0
 def wait_until(
     condition: Callable[[], object], pause: Callable[[], object] = lambda: time.sleep(0.01)
 ) -> None:
-    """Wait until a condition holds.
-
-    Args:
-        condition: It is called after each pause.
-        pause: Waits for a short time.
-
-    Raises:
-        TimeoutError: The condition does not hold in time.
-    """
+    """Wait until a condition holds; it is checked after each pause."""
     deadline = time.monotonic() + HUNG_S
     while not condition():
         if time.monotonic() > deadline:
@@ -42,11 +34,7 @@ def wait_until(
 
 
 async def poll_until(condition: Callable[[], object]) -> None:
-    """Wait until a condition holds, while the event loop's other tasks continue.
-
-    Raises:
-        TimeoutError: The condition does not hold in time.
-    """
+    """Wait until a condition holds, while the event loop's other tasks continue."""
     async with asyncio.timeout(HUNG_S):
         while not condition():
             await asyncio.sleep(0.001)
@@ -142,15 +130,10 @@ def start_command(
 ) -> Iterator[BackgroundProcess]:
     """Start a command; at the end of the block, kill all its processes that are still running.
 
-    Args:
-        command: The command with its arguments. If it starts with a script's file instead of an
-            interpreter, it runs in a fork of a process that has imported vLLM, which saves two
-            thirds of the startup time, unless the environment has variables that libraries read on
-            import.
-        environ: The whole environment.
-        log: File for the output.
-        stdout: Separate file for the standard output.
-        folder: Working directory. Only commands in the repository's root are forked.
+    If the command starts with a script's file instead of an interpreter, it runs in a fork of a
+    process that has imported vLLM, which saves two thirds of the startup time, unless the
+    environment has variables that libraries read on import, or the working directory is not the
+    repository's root. The standard output has its own file if ``stdout`` is given.
     """
     stdout = stdout or log
     for file in {log, stdout}:

@@ -76,15 +76,10 @@ async def emulated_endpoint(
     first_job: bool = True,
     **options: Any,
 ) -> AsyncIterator[EmulatedEndpoint]:
-    """Start a worker with an environment.
+    """Start a worker, whose environment overrides the emulator's variables.
 
-    Args:
-        environ: The worker's environment; it overrides the emulator's variables.
-        log: File for the worker's output.
-        post_delay_s: Seconds that each of the worker's posts takes.
-        command: The worker's command (see ``start_command``).
-        first_job: Whether to run a job before the block begins.
-        options: Other options of the emulator.
+    Each of its posts takes ``post_delay_s``. With ``first_job``, a job has run before the block
+    begins. The options are those of the emulator.
     """
     options = {"faults": faults_that_delay_posts(post_delay_s), "long_poll_s": 1, **options}
     async with Emulator(Options(**options)) as emulator:

@@ -35,14 +35,7 @@ _context = multiprocessing.get_context("forkserver")
 
 
 class ForkedScript:
-    """A running or exited script, with the methods of `subprocess.Popen` that tests use.
-
-    Args:
-        script: The script's file, and its arguments.
-        environ: The whole environment.
-        stderr: File for the standard error.
-        stdout: File for the standard output.
-    """
+    """A running or exited script, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(
         self, script: Sequence[str | Path], environ: Mapping[str, str], stderr: Path, stdout: Path
@@ -61,11 +54,7 @@ class ForkedScript:
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait until the script exits; return its exit status.
-
-        Raises:
-            TimeoutError: The script did not exit within these seconds.
-        """
+        """Wait until the script exits; return its exit status."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             raise TimeoutError

@@ -53,10 +53,7 @@ async def scripted_worker(
 ) -> AsyncIterator[WorkerProcessGroup]:
     """Start a worker as in production, with the platform's variables; kill it after the block.
 
-    Args:
-        environ: The platform's variables.
-        max_concurrency: Maximum number of concurrent jobs.
-        loop: One of ``LOOPS``.
+    ``loop`` is one of ``LOOPS``.
     """
     environ = {**ENVIRON, **environ, "MAX_CONCURRENCY": str(max_concurrency), "LOOP": loop}
     process = await WorkerProcessGroup.start(COMMAND, environ, Path(os.devnull))

@@ -23,13 +23,7 @@ class VllmServer(BackgroundProcess):
 
 @contextmanager
 def vllm_server(model: Path, log: Path, *options: str) -> Iterator[VllmServer]:
-    """Start vLLM's server for a model.
-
-    Args:
-        model: The model's directory.
-        log: File for the output.
-        options: Further options of the server.
-    """
+    """Start vLLM's server for a model in a directory."""
     command = [__file__, "--model", str(model), "--host", "127.0.0.1", "--port", "0"]
     command += ["--enforce-eager", "--distributed-executor-backend", "uni", *options]
     with start_command(command, HOME, log) as server:

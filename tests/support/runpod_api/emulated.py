@@ -220,14 +220,7 @@ def emulated_runpod(
     environ: EnvironFunction = demo_environ,
     **options: Any,
 ) -> Iterator[EmulatedRunpod]:
-    """Run a platform whose endpoints are emulators, until the end of the block.
-
-    Args:
-        folder: Directory for logs and the network volume.
-        command: Command of a worker; empty if no worker ever starts.
-        environ: Function that returns the environment of an endpoint's workers.
-        options: Options of the emulators.
-    """
+    """Run a platform whose endpoints are emulators, until the end of the block."""
     (folder / "volume").mkdir()
     with start_blocking_portal() as portal:
         state = EmulatedRunpod(

@@ -68,13 +68,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Kind:
-    """Requests with the same difference: the outcomes of both sides, and the patterns of messages.
-
-    Args:
-        path: Path of the route.
-        vllm: The kind of vLLM's outcome, and the pattern of its message.
-        worker: The same of the worker's.
-    """
+    """Requests with the same difference: the outcomes of both sides, with their messages."""
 
     path: str
     vllm: tuple[str, str]
@@ -88,11 +82,7 @@ class Kind:
 class Comparison:
     """The compared requests.
 
-    Args:
-        count: Their number.
-        accepted: Number of those that vLLM accepts.
-        names: Names of those with a difference, by kind.
-        examples: A request of each kind.
+    ``accepted`` is the number of those that vLLM accepts, ``names`` has those with a difference.
     """
 
     count: int = 0

@@ -33,10 +33,7 @@ class Request:
 def shorten(value: Any, replaced: Mapping[str, str], key: str = "") -> Any:
     """Return a body with the same keys, types and numbers of items, without its long texts.
 
-    Args:
-        value: The body, or a part of it.
-        replaced: Parts of texts to replace, such as the paths of this machine.
-        key: The key of the value.
+    ``replaced`` has the parts of texts to replace, such as the paths of this machine.
     """
     match value:
         case dict():
