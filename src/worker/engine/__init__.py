@@ -103,11 +103,7 @@ class BaseModelHandle(Protocol):
         """Return OpenAI's model objects: one per name of the model, and one per loaded adapter."""
 
     async def adapter_problems_on_volume(self) -> Mapping[str, str | None]:
-        """Return the adapters on the network volume, sorted by name.
-
-        The values are the reasons why adapters can't be loaded, as far as these are known without
-        loading the adapters; None for all other adapters.
-        """
+        """Return the volume's adapters by name, sorted, each with its problem as far as known."""
 
     async def check_adapter(self, directory: Path) -> None:
         """Check an adapter by the same rules as when it is loaded."""

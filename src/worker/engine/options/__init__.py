@@ -248,7 +248,6 @@ class Options:
         return {dest.upper(): parsed[dest] for dest in dests if parsed[dest] is not unset}
 
     def _describe_extra_args_error(self, error: Exception) -> str:
-        """Return why VLLM_EXTRA_ARGS are refused, with accepted values or an option's removal."""
         named_flag = re.match(r"argument (?:\S+/)?(--[\w-]+)", str(error))
         for option in self._options.values():
             if named_flag and named_flag[1] in option.action.option_strings:

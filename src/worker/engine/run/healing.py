@@ -128,7 +128,6 @@ class Suspension:
 
     @contextlib.asynccontextmanager
     async def suspend(self, timeout_s: float) -> AsyncIterator[None]:
-        """Let requests wait during this block, each for up to ``timeout_s`` seconds."""
         async with self._lock:
             self._timeout_s = timeout_s
             self._ended.clear()
@@ -370,7 +369,6 @@ class Healer:
         core, client = self.core, self.core.client
 
         def prefill_flags() -> list[bool]:
-            """Return for each part of the request whether the engine has no output for it yet."""
             return [
                 request.is_prefilling
                 for request in core.unfinished_requests

@@ -77,9 +77,8 @@ def _find_mistakes(
 ) -> list[_BodyError]:
     """Return the errors that concern the caller, of those with a common location up to ``depth``.
 
-    For a value that may be one of several types, pydantic has the errors of each alternative, with
-    the alternative's label in the location. The caller meant the alternative that fits best.
-    ``is_mixed`` means that the errors are of several alternatives, which have the same label.
+    The location has the labels of alternatives. ``is_mixed`` means that the errors are of several
+    alternatives, which have the same label.
     """
     children: defaultdict[str, list[_BodyError]] = defaultdict(list)
     for error in errors:

@@ -54,7 +54,6 @@ def compiled_code_key(configurations: Sequence[Any], machine: Machine) -> str:
 
 
 def _build_key_name(readable: Sequence[str], hashed: Sequence[str]) -> str:
-    """Return a readable, unique file name that ends with a hash of all values."""
     words = [f"vllm-{vllm.__version__}", *readable]
     digest = hashlib.sha256(json.dumps([*words, *hashed]).encode()).hexdigest()[:16]
     return "_".join([*(re.sub(r"[^\w.+-]+", "-", word) for word in words), digest])

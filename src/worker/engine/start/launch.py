@@ -130,7 +130,6 @@ def launch_without_engine(start: Start, _: Sequence[str] = ()) -> Iterator[Engin
 def _start_core_or_fallback(
     engine: EngineArguments, start: Start, modules_to_import: Sequence[str] | None
 ) -> tuple[EngineArguments, Core]:
-    """Start an engine's first core; if it fails and a fallback applies, start a second one."""
     with explain_start_errors(engine):
         try:
             return engine, cores.fork_core(engine, modules_to_import)

@@ -255,8 +255,6 @@ def error_message(error: BaseException, max_length: int = MAX_MESSAGE_LENGTH) ->
 
 
 def _find_remedy(arguments: EngineArguments, problem: str, culprits: Sequence[str]) -> str:
-    """Return advice on the options that vLLM refuses, or by its message; blank if unknown."""
-
     def write(advice: Advice, match: re.Match[str]) -> str:
         return advice.format(*match.groups()) if isinstance(advice, str) else advice(match)
 
@@ -412,7 +410,6 @@ def _look_for_configuration(arguments: EngineArguments, _: str) -> str:
 
 
 def _look_for_vocabulary(arguments: EngineArguments, problem: str) -> str:
-    """Look for the tokenizer's vocabulary, if the message is about a tokenizer."""
     if "tokenizer" not in problem.lower():
         return ""
     folder = Path(arguments.vllm_args.tokenizer or arguments.vllm_args.model)

@@ -177,7 +177,6 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
             self._waker.wake(self)
 
     def wake_reader(self) -> None:
-        """Let the reader fetch outputs, if it waits."""
         if self._reader and not self._reader.done():
             self._reader.set_result(None)
 
