@@ -64,7 +64,6 @@ def render(findings: Sequence[Finding], table: str = "", location: str = "") -> 
 
 
 def summary(findings: Sequence[Finding], location: str = "") -> str:
-    """Return whether the worker would start, and the numbers of failures, warnings and unknowns."""
     counts = Counter(finding.level for finding in findings)
     start = f"start{location}{', as far as is known' * bool(counts[Level.UNKNOWN])}"
     problems = [

@@ -72,7 +72,6 @@ class Lookups:
 
 
 def report_part(artifact: Artifact, result: Snapshot | Finding, engine: EngineArguments) -> Finding:
-    """Report where an adapter, draft model or tokenizer of an engine is, or why it is nowhere."""
     topic = "draft model" if artifact.kind is ArtifactKind.MODEL else artifact.kind
     # A finding names an adapter as the setting does, and other artifacts by the setting's name.
     names = {module.path: module.name for module in engine.vllm_args.lora_modules or ()}

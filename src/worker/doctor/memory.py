@@ -372,7 +372,6 @@ def _cpu_remedies(model: Candidate, plan: KvCachePlan, min_len: int, max_cache_s
 
 
 def _cpu_kv_cache_bytes() -> int:
-    """Return the bytes of each CPU engine's KV cache, as set or by default."""
     # The checks of the settings have validated the number.
     gib = process_environ().get(CPU_KVCACHE_SPACE, "").strip() or CPU_EXPORTS[CPU_KVCACHE_SPACE]
     return int(gib) * GIB

@@ -117,7 +117,6 @@ def non_weight_files(names: Collection[str], code: bool = True) -> list[str]:
 
 
 def has_required_files(names: Iterable[str], artifact: Artifact) -> bool:
-    """Return whether the files include those that the artifact's kind and load format require."""
     if artifact.kind is ArtifactKind.TOKENIZER:
         return any(map(_is_tokenizer_file, names))
     if artifact.kind is ArtifactKind.CODE:
@@ -132,7 +131,6 @@ def _is_tokenizer_file(name: str) -> bool:
 
 
 def is_vocabulary(name: str) -> bool:
-    """Return whether a file may have the vocabulary of a tokenizer."""
     return _is_tokenizer_file(name) and not name.endswith("_config.json")
 
 

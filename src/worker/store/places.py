@@ -102,7 +102,6 @@ class _PlaceSkippedError(Exception):
 
 
 def resolve_on_disk(artifact: Artifact, places: Places) -> ArtifactLocation | UnlocatedArtifact:
-    """Return the first place on the disk with the whole artifact, or why no place has it."""
     skipped: list[str] = []
     for origin, search in _place_searches(artifact, places):
         try:
@@ -203,7 +202,6 @@ def _cached_directory(folder: Path, revision: str | None) -> Path | None:
 
 
 def _snapshot_problem(folder: Path, directory: Path, commit: str, artifact: Artifact) -> str | None:
-    """Return why a snapshot can't be loaded, or None."""
     sizes = manifest.read_sizes(folder, commit)
     if not sizes:
         if manifest.has_download_started(folder, commit):

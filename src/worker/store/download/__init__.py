@@ -244,7 +244,6 @@ class _Download:
                 wait([future for future in pending if not future.cancelled()], GRACE_S)
 
     def _remove_empty_partials(self) -> None:
-        """Remove the empty files and folders that a failed download has created."""
         with contextlib.suppress(OSError):
             blobs = self._folder / "blobs"
             for path in blobs.glob("*.partial"):
