@@ -366,7 +366,6 @@ def _to_sampling_params(params: Params, constraints: Any) -> Any:
 
 
 def _expand_per_prompt(value: Any, count: int, name: str) -> list[Any]:
-    """Return a list with one value for each prompt, repeating a single value."""
     if not isinstance(value, list | tuple):
         return [value] * count
     if len(value) != count:

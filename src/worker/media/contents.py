@@ -120,7 +120,6 @@ class MediaBudget:
 
     @property
     def timeout_s(self) -> float:
-        """Maximum duration of a check of the medium, in seconds."""
         return self._limits.timeout_s
 
     def check_bytes(self, count: int) -> None:
@@ -149,7 +148,6 @@ class MediaBudget:
         )
 
     def too_many_pixels_error(self, pixels: int) -> InvalidInput:
-        """Return the error for an image with more pixels than Pillow opens."""
         limit = self._limits.pixels or pixels
         return self._limit_error(f"more than {pixels:,} pixels", limit, PIXELS_SETTING)
 

@@ -202,7 +202,6 @@ def _url_medium(kind: MediaKind, value: Any, path: ValuePath) -> Medium:
 
 
 def _base64_medium(kind: MediaKind, value: Any, path: ValuePath, type_key: str) -> Medium:
-    """Read an object with base64 data and the type of the data."""
     place = ".".join(map(str, path))
     if not isinstance(value, dict) or not isinstance(value.get("data"), str):
         raise field_error(f"{place}.data", "Input should be base64, as a string")

@@ -112,7 +112,6 @@ class MetricsPusher:
         return [*registries.collect()]
 
     def _wait_until_due(self) -> None:
-        """Wait until the interval is over, the worker has become idle, or ``stop`` is called."""
         pushed_at = time.monotonic()
         while self._wake.wait(max(0.0, pushed_at + INTERVAL_S - time.monotonic())):
             self._wake.clear()

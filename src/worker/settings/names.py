@@ -197,7 +197,6 @@ def explain_removal(name: str) -> str | None:
 
 
 def guess_setting(name: str, names: Iterable[str]) -> str | None:
-    """Return the setting that an unknown name was probably meant to be, or None."""
     names = set(names)
     if name in CORRECTIONS:
         return CORRECTIONS[name]
