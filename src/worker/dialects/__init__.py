@@ -4,7 +4,8 @@
 ``make_answer`` then finds the code that answers it:
 
 - A request to a route goes to ``table``, which has all ``ROUTES``. Requests for vLLM's server are
-  forwarded to it (``openai.forward``); ``openai`` and ``llm_engine`` answer the others.
+  forwarded to it (``openai.forward``); ``openai`` and ``llm_engine`` answer the others. The first
+  line of the docstring of a route's function is its summary in /openapi.json.
 - A prompt or a list of prompts goes to ``worker.routes.generation``, with the formatter of its
   format: ``raw.RawFormatter`` or LLM Engine's.
 - Long work goes to ``batch_jobs`` or ``fine_tune_jobs``. Each line of a batch is a request to a
@@ -131,7 +132,6 @@ def make_answer(
 
 
 def describe_request(job: AnyJob) -> RequestDescription:
-    """Describe a job's request, without the caller's text."""
     match job:
         case OpenAIJob():
             return table.describe_request(job)

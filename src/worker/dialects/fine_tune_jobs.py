@@ -21,10 +21,8 @@ def make_answer(
 ) -> Answer[Any]:
     """Return the answer to a job that runs a fine-tune; it contains OpenAI's fine-tuning job.
 
-    The answer comes when the fine-tune ends or is paused, or when the time limit is reached: the
-    job's own limit, or else ``time_limit`` seconds. At the limit, another job is started to
-    continue it; if that fails, the answer contains that job's input (``run_with``). The id of a new
-    fine-tune is derived from ``request_id``, so that a retried job continues the same one.
+    The answer comes when the fine-tune ends or is paused, or at the time limit. The limit and the
+    id of a new fine-tune are as for batches (``batch_jobs.make_answer``).
     """
     setup, spec = resources.training_setup, job.fine_tune
     fine_tunes, base = resources.fine_tunes, resources.engines.base_model

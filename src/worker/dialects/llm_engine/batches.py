@@ -1,10 +1,4 @@
-"""LLM Engine's routes for batches; the files are the same as OpenAI's.
-
-A request is converted to the lines of a batch's input file (``batch_inputs``), and the results are
-written as one array (``batch_output``).
-
-The first line of a route's docstring is its summary in /openapi.json.
-"""
+"""LLM Engine's routes for batches; the files are the same as OpenAI's."""
 
 import asyncio
 import contextlib

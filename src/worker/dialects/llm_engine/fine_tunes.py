@@ -1,7 +1,4 @@
-"""LLM Engine's routes for fine-tunes; OpenAI's routes list the same ones as fine-tuning jobs.
-
-The first line of a route's docstring is its summary in /openapi.json.
-"""
+"""LLM Engine's routes for fine-tunes; OpenAI's routes list the same ones as fine-tuning jobs."""
 
 import asyncio
 from typing import TYPE_CHECKING, Any

@@ -1,7 +1,4 @@
-"""LLM Engine's routes for models: which models are served, and where their files can be downloaded.
-
-The first line of a route's docstring is its summary in /openapi.json.
-"""
+"""LLM Engine's routes for models: which are served, and where their files can be downloaded."""
 
 import asyncio
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""OpenAI's routes for batches.
-
-The first line of a route's docstring is its summary in /openapi.json.
-"""
+"""OpenAI's routes for batches."""
 
 import asyncio
 from typing import Any

@@ -1,7 +1,4 @@
-"""OpenAI's routes for fine-tuning jobs, and the objects that describe these.
-
-The first line of a route's docstring is its summary in /openapi.json.
-"""
+"""OpenAI's routes for fine-tuning jobs, and the objects that describe these."""
 
 import asyncio
 import time
