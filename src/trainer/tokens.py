@@ -428,9 +428,6 @@ class ChatTemplate:
         The last text ends with the last learned answer. Some templates render an answer differently
         once the conversation continues, for example without its reasoning. Such an answer gets a
         separate text that ends with it: the served model will see the same text before the answer.
-
-        Raises:
-            InvalidRowError: The template rejects the conversation, or its texts are too long.
         """
         full = self._render_until_answer(chat, chat.learned_indices[-1])
         answers, separate, size = [], [], len(full.text)

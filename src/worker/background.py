@@ -32,10 +32,8 @@ PAUSE_S = 60.0
 class BackgroundWork:
     """Runs batches and fine-tunes that no job of the platform runs, each once at a time.
 
-    Args:
-        send_job: Sends a job of the platform that runs work, in place of running it here: the
-            platform may stop a worker without a job as idle. None if the worker can't send jobs.
-        is_server: Whether the worker is an HTTP server, which has no jobs of the platform.
+    ``send_job`` sends a job of the platform that runs work, in place of running it here: the
+    platform may stop a worker without a job as idle. It is None if the worker can't send jobs.
     """
 
     def __init__(

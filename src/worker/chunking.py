@@ -81,13 +81,9 @@ class Schedule:
     stream slower than the delay never waits. A stream has a queue for each of its requests, such as
     several prompts, and one schedule.
 
-    Args:
-        policy: Sizes of the chunks, in tokens, and the maximum delay.
-        merges: Whether outputs that are read together become one output, so that the reader
-            makes one event of them.
-
-    Attributes:
-        separates_end: Whether the last output is not merged with others.
+    With ``merges``, outputs that are read together become one output, so that the reader makes one
+    event of them; with ``separates_end``, the last output is not merged with others. The chunks'
+    sizes are in tokens.
     """
 
     def __init__(self, policy: ChunkPolicy, *, merges: bool) -> None:

@@ -192,7 +192,6 @@ class StartFailed(ServerError):
     """The worker failed to start; if the cause affects all workers, callers get the error.
 
     Args:
-        problem: The cause, such as vLLM's message.
         remedy: The setting or file to change, and how; blank if it is unknown.
         culprits: The options of vLLM that cause the failure, if they are known.
     """

@@ -24,8 +24,7 @@ def escape_line_breaks(text: str) -> str:
 def encode_line(value: Any) -> bytes:
     """Return a value as JSON for one line of a file, without its line feed.
 
-    Raises:
-        UnicodeEncodeError: A text contains half of a surrogate pair.
+    A text with half of a surrogate pair raises ``UnicodeEncodeError``.
     """
     return escape_line_breaks(msgspec.json.encode(value).decode()).encode()
 

@@ -49,7 +49,6 @@ class FineTuneCreator:
     async def create_in_thread(
         self, request: FineTuneRequest, id: str, adapters: Container[str] = ()
     ) -> FineTune:
-        """Create a fine-tune in a thread; see ``create``."""
         path = request.training_path if isinstance(request, FineTuneSpec) else None
         sources = (request.training_file, request.validation_file, path)
         executor = _fetch_executor if any(map(is_url, sources)) else None

@@ -163,7 +163,6 @@ class FineTune(Record):
         self.write_file(PAUSE.format(self._newest_pause() + 1), TimedModel())
 
     def resume(self) -> None:
-        """Let the workers continue a paused fine-tune."""
         self._check_not_ended("resumed")
         if self.stop_reason() != PAUSED:
             raise Conflict(f"The {self.noun} {self.id!r} is not paused.")

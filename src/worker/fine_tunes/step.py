@@ -211,11 +211,7 @@ class FineTuneStep:
         return status, kill_at < math.inf
 
     async def _fail_or_retry(self, status: int | None, reason: str, first_step: int) -> None:
-        """Allow another attempt if this one has made progress, or for the first kill by a signal.
-
-        Raises:
-            FineTuneFailed: There is no progress, or the training crashes too often.
-        """
+        """Allow another attempt after progress, or after the first kill by a signal."""
         fine_tune = self._fine_tune
         step = await asyncio.to_thread(fine_tune.durable_step)
         self._crashes += 1

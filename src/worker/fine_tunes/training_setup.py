@@ -54,7 +54,6 @@ class TrainingSetup:
         self.adapters_directory = adapters.adapters_directory(settings.base_path)
 
     def make_spec(self, fine_tune: FineTune) -> Spec:
-        """Return the specification for the training of a fine-tune."""
         request, model, settings = fine_tune.request, self._base_model.model, self._settings
         if not settings.base_path.is_dir():
             raise VolumeError("There is no network volume for the adapter: set BASE_PATH.")
@@ -78,7 +77,6 @@ class TrainingSetup:
         self._fine_tunes.files.quota.reserve(size)
 
     def check_memory(self, spec: Spec) -> None:
-        """Refuse a training that can't fit into the free memory; see ``memory.check_memory``."""
         check_memory(spec)
 
     async def check_adapter(self, folder: Path) -> None:

@@ -168,7 +168,6 @@ class _FormParser(MultiPartParser):
 
 
 def _parse_upload(form: FormData) -> tuple[Upload, UploadFile]:
-    """Return the parameters of an upload in a form, and the file."""
     file = form.get("file")
     if not isinstance(file, UploadFile):
         raise field_error("file", "the form has no file with this name")
