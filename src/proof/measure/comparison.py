@@ -30,37 +30,23 @@ def turns(sides: Iterable[str], rounds: int, warm_ups: int = 0) -> Iterator[tupl
 
 @dataclass(frozen=True)
 class Round:
-    """The results of one start of a side.
+    """The results of one start of a side."""
 
-    Args:
-        figures: Figures of the loads and of the startup.
-        phases: Phases of the worker's startup: seconds from its beginning to each one's begin and
-            end.
-        arrivals: Arrivals of the tokens of one stream.
-    """
-
-    figures: Groups
-    arrivals: Arrivals = field(default_factory=list)
+    figures: Groups  # of the loads and of the startup
+    arrivals: Arrivals = field(default_factory=list)  # of the tokens of one stream
+    # Those of the worker's startup: seconds from its beginning to each one's begin and end.
     phases: Groups = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All rounds of all sides.
+    """All rounds of all sides."""
 
-    Args:
-        machine: A description of the machine for each run.
-        model: Name of the model's directory.
-        conditions: Description of the conditions that all sides share.
-        rounds: The rounds of each side.
-        others: The figures of the worker from other benchmarks, for each run.
-    """
-
-    machine: list[str]
-    model: str
-    conditions: str
-    rounds: dict[str, list[Round]]
-    others: list[Groups]
+    machine: list[str]  # a description for each run
+    model: str  # name of its directory
+    conditions: str  # which all sides share
+    rounds: dict[str, list[Round]]  # of each side
+    others: list[Groups]  # the worker's figures from other benchmarks, for each run
 
     def sides(self) -> dict[str, Groups]:
         """Return the medians of each side over all rounds."""
@@ -100,11 +86,7 @@ def median_stream(rounds: Sequence[Round]) -> Arrivals:
 
 
 def read(files: Sequence[Path]) -> Comparison:
-    """Read the files of runs with the same model and conditions, and combine their rounds.
-
-    Raises:
-        ValueError: If the runs have different models or conditions, or a file is not such a file.
-    """
+    """Read the files of runs with the same model and conditions, and combine their rounds."""
     runs = [FILE_FORMAT.validate_json(file.read_bytes()) for file in files]
     if len({run.model for run in runs}) > 1:
         raise ValueError("these runs are of different models")
@@ -125,25 +107,15 @@ def read(files: Sequence[Path]) -> Comparison:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of a table.
-
-    Args:
-        title: Title of the row.
-        load: Name of the load or group with the figure.
-        figure: Name of the figure.
-        max_ratio: Maximum of the worker's figure relative to vLLM's server.
-        min_ratio: Minimum of the worker's figure relative to vLLM's server.
-        max_value: Maximum of the worker's figure, independent of the server.
-        digits: Number of decimal places.
-    """
+    """One line of a table."""
 
     title: str
-    load: str
-    figure: str
-    max_ratio: float | None = None
+    load: str  # name of the load or group with the figure
+    figure: str  # its name
+    max_ratio: float | None = None  # of the worker's figure to that of vLLM's server
     min_ratio: float | None = None
-    max_value: float | None = None
-    digits: int = 1
+    max_value: float | None = None  # of the worker's figure, independent of the server
+    digits: int = 1  # decimal places
 
     def goal(self) -> str:
         if self.max_ratio is not None:
@@ -175,13 +147,8 @@ def table(
 ) -> str:
     """Return the rows that have figures as Markdown, with the worker's ratio to vLLM's server.
 
-    If a row has a goal, the last column has the goals.
-
-    Args:
-        rows: The rows of the table.
-        sides: The groups of figures of each side, in the order of the columns.
-        rounds: The groups of each round of each side, whose figures the cells list in place of
-            those of ``sides``.
+    The columns have the order of ``sides``; a last one has the goals, if there are any. With
+    ``rounds``, the cells list the figures of each round in place of those of ``sides``.
     """
     lines = [["", *(f"{name:>9}" for name in sides), f"{'ratio':>6}", "goal"]]
     lines.append(["---", *["---:"] * len(sides), "---:", "---"])

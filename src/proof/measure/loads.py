@@ -38,35 +38,21 @@ LIMIT_S = 120.0
 
 @dataclass(frozen=True)
 class Load:
-    """Requests of callers who each send the next one when they get a response.
-
-    Args:
-        callers: Number of concurrent callers.
-        requests: Number of all requests.
-        tokens: Exact number of tokens of each answer.
-        stream: Whether the answers are streamed.
-        processes: Number of processes that share the callers; with 1, they are in this process.
-    """
+    """Requests of callers who each send the next one when they get a response."""
 
     callers: int
-    requests: int
-    tokens: int = 64
+    requests: int  # of all callers together
+    tokens: int = 64  # exact number in each answer
     stream: bool = True
-    processes: int = 1
+    processes: int = 1  # that share the callers; with 1, they are in this process
 
 
 @dataclass
 class Answer:
-    """The arrivals of the tokens of one answer, in seconds of a monotonic clock.
-
-    Args:
-        sent: Time at which the request was sent.
-        arrivals: Time of each read, and its number of tokens.
-        ended: Time at which the answer ended.
-        tokens: Number of tokens of the answer.
-    """
+    """The arrivals of the tokens of one answer, in seconds of a monotonic clock."""
 
     sent: float
+    # Time of each read, and its number of tokens.
     arrivals: list[tuple[float, int]] = field(default_factory=list)
     ended: float = 0.0
     tokens: int = 0
@@ -102,22 +88,15 @@ def chat(prompt: str, tokens: int) -> dict[str, Any]:
 
 
 def body(model: str, prompt: str, load: Load) -> dict[str, Any]:
-    """Return the body of a request of a load."""
     usage = {"stream_options": {"include_usage": True}, "return_token_ids": True}
     streamed = {"stream": load.stream, **(usage if load.stream else {})}
     return {"model": model, **chat(prompt, load.tokens), **streamed}
 
 
 async def send(base: str, models: Sequence[str], load: Load) -> list[Answer]:
-    """Send the requests of a load from all its processes.
+    """Send the requests of a load from all its processes; they name the ``models`` in turn.
 
-    Args:
-        base: Base URL of the OpenAI API, including its version.
-        models: Served names of models, which the requests name in turn.
-        load: The load.
-
-    Raises:
-        Lost: If a response is an error, or tokens are missing.
+    ``base`` is the URL of the OpenAI API, including its version.
     """
     if load.processes == 1:
         return await _send_here(base, models, load)
@@ -192,12 +171,6 @@ class Figures:
     """Figures of a load: times in milliseconds, CPU times in milliseconds per request.
 
     Shares are percentages of all cores of the machine over the duration of the load.
-
-    Args:
-        own_cpu: CPU time of the side's processes.
-        platform_cpu: CPU time of the local platform between the side and the callers.
-        client_cpu: CPU time of the callers.
-        posts: Number of the worker's POSTs per answer.
     """
 
     requests_per_s: float
@@ -206,10 +179,10 @@ class Figures:
     first_p99: float
     latency_p50: float
     gap_p99: float
-    own_cpu: float = 0.0
-    platform_cpu: float | None = None
-    client_cpu: float | None = None
-    posts: float | None = None
+    own_cpu: float = 0.0  # of the side's processes
+    platform_cpu: float | None = None  # of the local platform between the side and the callers
+    client_cpu: float | None = None  # of the callers
+    posts: float | None = None  # the worker's POSTs per answer
 
     def as_json(self) -> dict[str, float]:
         """Return the figures by their names, without those that the side does not have."""
@@ -235,7 +208,6 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def figures(answers: Sequence[Answer], **others: float) -> Figures:
-    """Compute the figures of a load from its answers."""
     seconds = max(a.ended for a in answers) - min(a.sent for a in answers)
     firsts = [1000 * (a.arrivals[0][0] - a.sent) for a in answers if a.arrivals]
     latencies = [1000 * (a.ended - a.sent) for a in answers]

@@ -114,11 +114,7 @@ def _is_alive(process: psutil.Process) -> bool:
 
 
 async def next_line(process: Process, prefix: str) -> list[str]:
-    """Return the words of the next line of the output that begins with the prefix.
-
-    Raises:
-        Lost: If the process exits first.
-    """
+    """Return the words of the next line of the output that begins with the prefix."""
     assert process.stdout is not None
     async for line in process.stdout:
         if line.startswith(prefix.encode()):

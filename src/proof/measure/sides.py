@@ -41,47 +41,28 @@ PHASE = re.compile(r"start-up: (\S+)\s+([0-9.]+) s")
 
 @dataclass(frozen=True)
 class Conditions:
-    """Conditions that are the same on all sides.
-
-    Args:
-        engine: Options of the engine.
-        environ: Variables of the side's process.
-        title: Their description for the output.
-        server_flags: Options that only vLLM's server has.
-        start_s: Maximum seconds until the first token.
-    """
+    """Conditions that are the same on all sides."""
 
     engine: Mapping[str, Any]
-    environ: Mapping[str, str]
-    title: str = ""
-    server_flags: tuple[str, ...] = ()
-    start_s: float = START_S
+    environ: Mapping[str, str]  # variables of the side's process
+    title: str = ""  # for the output
+    server_flags: tuple[str, ...] = ()  # which only vLLM's server has
+    start_s: float = START_S  # until the first token
 
 
 @dataclass(frozen=True)
 class Output:
-    """The output of a side so far.
+    """The output of a side so far."""
 
-    Args:
-        phases: Phases of a worker's startup: seconds from the start of the process to the begin and
-            to the end of each.
-        last_lines: The last lines.
-        ended: Set when the output has ended.
-    """
-
+    # Those of a worker's startup: seconds from the start of the process to begin and end of each.
     phases: Groups = field(default_factory=dict)
     last_lines: deque[str] = field(default_factory=lambda: deque(maxlen=20))
-    ended: asyncio.Event = field(default_factory=asyncio.Event)
+    ended: asyncio.Event = field(default_factory=asyncio.Event)  # set when the output has ended
 
 
 @asynccontextmanager
 async def read_output(process: Process, began: float) -> AsyncIterator[Output]:
-    """Read a process's output during the block.
-
-    Args:
-        process: A process whose standard output is a pipe.
-        began: Time at which the process was started, in seconds of the monotonic clock.
-    """
+    """Read a process's piped output during the block; ``began`` is a monotonic time."""
     output = Output()
     reading = asyncio.create_task(_read(process, began, output))
     try:
@@ -110,18 +91,11 @@ async def _read(process: Process, began: float, output: Output) -> None:
 
 @dataclass
 class HttpSide:
-    """A running side that is called over HTTP.
+    """A running side that is called over HTTP."""
 
-    Args:
-        base: Base URL of its OpenAI API.
-        process: Its process.
-        first_s: Seconds from its start to its first streamed token.
-        output: Its output.
-    """
-
-    base: str
+    base: str  # URL of its OpenAI API
     process: Process
-    first_s: float
+    first_s: float  # from its start to its first streamed token
     output: Output = field(default_factory=Output)
 
     async def run(self, load: Load, models: Sequence[str] = (NAME,)) -> Measurement:
@@ -149,17 +123,11 @@ class HttpSide:
 
 @dataclass(kw_only=True)
 class WorkerSide(HttpSide):
-    """The worker, with a local platform between it and the callers.
-
-    Args:
-        platform: The process of the platform.
-        control: URL of the platform's control routes.
-        endpoint: URL of the endpoint, for jobs.
-    """
+    """The worker, with a local platform between it and the callers."""
 
     platform: Process
-    control: str
-    endpoint: str
+    control: str  # URL of the platform's control routes
+    endpoint: str  # URL of the endpoint, for jobs
 
     async def run(self, load: Load, models: Sequence[str] = (NAME,)) -> Measurement:
         before = await self._posts()
@@ -188,17 +156,7 @@ def free_port() -> int:
 async def start_side(
     command: Sequence[str], environ: Mapping[str, str], base: str, limit_s: float = START_S
 ) -> AsyncIterator[HttpSide]:
-    """Start a side and wait for its first token.
-
-    Args:
-        command: The command of its process.
-        environ: Additional variables of its process.
-        base: Base URL of its OpenAI API.
-        limit_s: Maximum seconds until the first token.
-
-    Raises:
-        Lost: If there is no token; it has the last lines of the side's output.
-    """
+    """Start a side and wait for its first token; a ``Lost`` has the last lines of its output."""
     began = time.monotonic()
     running = run_process(command, environ, merged=True)
     async with running as process, read_output(process, began) as output:
@@ -250,7 +208,6 @@ async def _first_token(base: str) -> float:
 
 
 def worker_settings(model: Path, engine: Mapping[str, Any]) -> dict[str, str]:
-    """Return a worker's settings for a model and options of its engine."""
     settings = {"MODEL_NAME": str(model), "OPENAI_SERVED_MODEL_NAME_OVERRIDE": NAME}
     for name, value in engine.items():
         plain = int(value) if isinstance(value, bool) else value
@@ -309,6 +266,5 @@ async def server(
 
 
 def rust_server(model: Path, conditions: Conditions) -> AbstractAsyncContextManager[HttpSide]:
-    """Run vLLM's own server with its front end in Rust."""
     environ = {**conditions.environ, "VLLM_USE_RUST_FRONTEND": "1"}
     return server(model, replace(conditions, environ=environ), SERVE)
