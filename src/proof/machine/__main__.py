@@ -85,11 +85,6 @@ def forget_settings() -> None:
 
 
 async def make_model(arguments: argparse.Namespace, folder: Path) -> Path:
-    """Make the model, or find it.
-
-    Raises:
-        Lost: If the model can't be made, or downloaded.
-    """
     if arguments.model is None:
         await _run_child(folder, *MAKER, str(folder / "model"), "--size", arguments.size)
         return folder / "model"
@@ -105,11 +100,7 @@ async def make_model(arguments: argparse.Namespace, folder: Path) -> Path:
 
 
 async def make_companions(model: Path, folder: Path) -> None:
-    """Make adapters of the model, and an embedder.
-
-    Raises:
-        Lost: If the model has no layers for such adapters.
-    """
+    """Make adapters of the model, and an embedder."""
     await _run_child(folder, *MAKER, str(folder / EMBEDDER))
     await _run_child(
         folder, *MAKER, str(folder), "--adapters", str(len(ADAPTERS)), "--model", str(model)
@@ -128,7 +119,6 @@ async def _run_child(folder: Path, *options: str) -> str:
 
 
 def announce(arguments: argparse.Namespace, proof: Proof, place: Path) -> None:
-    """Print the steps, the duration and the space that they need."""
     column = SIZES.index(arguments.size or SIZES[-1])
     print(f"Measures this worker and vLLM's own server on {proof.machine}, with {proof.model}:")
     for name in arguments.only:
@@ -149,11 +139,6 @@ def announce(arguments: argparse.Namespace, proof: Proof, place: Path) -> None:
 
 
 async def measure(arguments: argparse.Namespace) -> None:
-    """Perform the steps in a temporary folder, and write the results.
-
-    Raises:
-        Lost: If the model can't be made, or the machine has too little space.
-    """
     # An error of the cleanup must not hide the results.
     temporary = tempfile.TemporaryDirectory(
         prefix="proof-", dir=arguments.folder, ignore_cleanup_errors=True

@@ -40,51 +40,32 @@ CPU_ENGINE: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Session:
-    """A start of a side, and the steps that follow it.
-
-    Args:
-        side: Name of the side.
-        name: Name of the start, as a step.
-        start: Starts the side.
-        conditions: The conditions of the start.
-        steps: The steps by their names.
-        is_reported: Whether the figures of the start are part of the result.
-    """
+    """A start of a side, and the steps that follow it."""
 
     side: str
-    name: str
+    name: str  # of the start, as a step
     start: Callable[[Path, Conditions], AbstractAsyncContextManager[Any]]
     conditions: Conditions
-    steps: Mapping[str, Step]
-    is_reported: bool = False
+    steps: Mapping[str, Step]  # by their names
+    is_reported: bool = False  # whether the figures of the start are part of the result
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the proof.
+    """A part of the proof."""
 
-    Args:
-        text: Its description for the user.
-        minutes: Its duration for each size of ``SIZES``: `tiny` on a CPU, the others on a GPU.
-        sessions: Returns its sessions in their order.
-    """
-
-    text: str
+    text: str  # its description for the user
+    # For each size of `SIZES`: `tiny` on a CPU, the others on a GPU.
     minutes: tuple[float, float, float]
-    sessions: Callable[["Plan"], Sequence[Session]]
+    sessions: Callable[["Plan"], Sequence[Session]]  # in their order
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The conditions and the amount of work of all sessions.
+    """The conditions and the amount of work of all sessions."""
 
-    Args:
-        folder: Folder for all files of the run.
-        is_gpu: Whether the engine runs on a GPU.
-    """
-
-    folder: Path
-    is_gpu: bool
+    folder: Path  # for all files of the run
+    is_gpu: bool  # whether the engine runs on a GPU
 
     @property
     def engine(self) -> dict[str, Any]:

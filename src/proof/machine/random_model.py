@@ -47,33 +47,19 @@ LORA_TARGETS = ("q_proj", "v_proj")
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The shape of a model.
-
-    Args:
-        layers: Number of its layers.
-        width: Size of the hidden states.
-        inner_width: Size of the states inside the MLP.
-        heads: Number of attention heads.
-        kv_heads: Number of heads of keys and values.
-        head_width: Size of a head; vLLM's CPU backend refuses small ones.
-        tokens: Number of tokens of the vocabulary.
-        context: Maximum number of tokens of a prompt and its answer.
-        deviation: Standard deviation of the weights; a small model with the usual 0.02 would repeat
-            a single token.
-        tied: Whether the output uses the embeddings of the input.
-        dtype: Type of the weights.
-    """
+    """The shape of a model."""
 
     layers: int
-    width: int
-    inner_width: int
+    width: int  # of the hidden states
+    inner_width: int  # of the states inside the MLP
     heads: int
     kv_heads: int
-    head_width: int
-    tokens: int
-    context: int
+    head_width: int  # vLLM's CPU backend refuses small ones
+    tokens: int  # of the vocabulary
+    context: int  # maximum number of tokens of a prompt and its answer
+    # Standard deviation of the weights; with the usual 0.02, a small model would repeat one token.
     deviation: float = 0.02
-    tied: bool = False
+    tied: bool = False  # whether the output uses the embeddings of the input
     dtype: torch.dtype = torch.bfloat16
 
 

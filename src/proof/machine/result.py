@@ -21,25 +21,15 @@ class Failure:
 
 @dataclass
 class Proof:
-    """All that was measured on one machine.
+    """All that was measured on one machine."""
 
-    Args:
-        date: Day of the measurement.
-        machine: Name of the GPU, or of the CPU.
-        model: Name and origin of the model.
-        system: The machine and the versions of the software, by name.
-        engine: Options of the engine, the same on all sides.
-        seconds: Duration of all steps.
-        rounds: The rounds of each side: first the starts in their order, then the other steps.
-        failures: The steps that failed.
-    """
-
-    date: str
-    machine: str
-    model: str
-    system: dict[str, str]
-    engine: dict[str, str | int | float | bool]
-    seconds: float = 0.0
+    date: str  # of the measurement
+    machine: str  # name of the GPU, or of the CPU
+    model: str  # its name and origin
+    system: dict[str, str]  # the machine and the versions of the software, by name
+    engine: dict[str, str | int | float | bool]  # the options on all sides
+    seconds: float = 0.0  # of all steps
+    # Those of each side: first the starts in their order, then the other steps.
     rounds: dict[str, list[Round]] = field(default_factory=lambda: {"worker": [], "server": []})
     failures: list[Failure] = field(default_factory=list)
 
@@ -127,12 +117,7 @@ def headline(figures: Groups) -> str:
 
 
 def page(proof: Proof, plots: Sequence[str] = ()) -> str:
-    """Return the page.
-
-    Args:
-        proof: The result.
-        plots: Names of the files with plots, next to the page.
-    """
+    """Return the page; ``plots`` are the names of files next to it."""
     rounds = {side: [each.figures for each in found] for side, found in proof.rounds.items()}
     engine = ", ".join(f"`{name}={value}`" for name, value in proof.engine.items())
     system = ["| machine | |", "| --- | --- |"]

@@ -28,7 +28,6 @@ class Run:
     began: float = field(default_factory=time.monotonic)
 
     async def run(self, sessions: Sequence[Session]) -> None:
-        """Perform the steps of sessions in their order."""
         for session in sessions:
             try:
                 async with AsyncExitStack() as stack:

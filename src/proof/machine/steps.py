@@ -63,7 +63,6 @@ async def measure_load(side: HttpSide, name: str, load: Load) -> Round:
 
 
 async def measure_stream(side: HttpSide, load: Load) -> Round:
-    """Record the arrivals of the tokens of one stream."""
     measured = await side.run(load)
     return Round({STREAM: measured.figures.as_json()}, measured.arrivals)
 
@@ -79,11 +78,7 @@ def adapter_options(folder: Path) -> dict[str, Any]:
 
 
 async def measure_adapters(side: HttpSide, load: Load) -> Round:
-    """Run a load whose requests name the model and both adapters in turn.
-
-    Raises:
-        Lost: If an adapter does not change the model's text.
-    """
+    """Run a load whose requests name the model and both adapters in turn."""
     models = (NAME, *ADAPTERS)
     async with aiohttp.ClientSession() as client:
         texts = {await _answer_text(client, side, model) for model in models}
@@ -126,11 +121,8 @@ async def measure_embedder(side: HttpSide, load: Load) -> Round:
 async def measure_cancel(side: HttpSide, tokens: int) -> Round:
     """Return the milliseconds from a cancel until the engine's metrics show its slot as free.
 
-    The engine updates its metrics with each step, so another request must be running.
-
-    Args:
-        side: The side.
-        tokens: Number of tokens of an answer that does not end before its cancel.
+    The engine updates its metrics with each step, so another request must be running. An answer of
+    ``tokens`` tokens doesn't end before its cancel.
     """
     body = loads.body(NAME, "Hi", Load(1, 1, tokens))
     times_ms = []
@@ -177,9 +169,7 @@ async def _cancelled_request(
 async def kill_core(side: HttpSide, tokens: int) -> Round:
     """Kill the engine core under streams; return the seconds until errors and the next answer.
 
-    Args:
-        side: The side.
-        tokens: Number of tokens of an answer that does not end before the kill.
+    An answer of ``tokens`` tokens doesn't end before the kill.
     """
     body = loads.body(NAME, "Hi", Load(1, 1, tokens))
     for core in psutil.Process(side.process.pid).children(recursive=True):
@@ -232,11 +222,7 @@ async def _read_to_end(
 
 
 async def _wait_for_running(client: aiohttp.ClientSession, side: HttpSide, count: int) -> None:
-    """Wait until the engine's metrics show this number of running requests.
-
-    Raises:
-        Lost: If it takes too long.
-    """
+    """Wait until the engine's metrics show this number of running requests."""
     deadline = time.monotonic() + RUNNING_S
     url = f"{side.base.removesuffix('/v1')}/metrics"
     while time.monotonic() < deadline:
@@ -285,11 +271,7 @@ def _last_lines(logs: Path) -> list[str]:
 
 
 async def measure_batch(side: HttpSide, volume: Path, lines: int, tokens: int) -> Round:
-    """Run a batch, kill its worker after half of the lines, and wait for the batch's end.
-
-    Raises:
-        Lost: If a line has no answer, or the batch is too short for a kill.
-    """
+    """Run a batch, kill its worker after half of the lines, and wait for the batch's end."""
     load = Load(1, lines, tokens, stream=False)
     path = volume / BATCH_INPUT
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -326,7 +308,6 @@ async def measure_batch(side: HttpSide, volume: Path, lines: int, tokens: int) -
 
 
 async def measure_fine_tune(side: WorkerSide) -> Round:
-    """Train an adapter on rows, and call it."""
     answer = {"role": "assistant", "content": "Yes."}
     prompts = loads.prompts(ROWS)
     rows = [{"messages": [{"role": "user", "content": text}, answer]} for text in prompts]
@@ -349,11 +330,6 @@ async def _submit_job(client: aiohttp.ClientSession, endpoint: str, job_input: A
 
 
 async def _job_status(client: aiohttp.ClientSession, endpoint: str, job: str) -> dict[str, Any]:
-    """Return the status of a job.
-
-    Raises:
-        Lost: If the job has failed.
-    """
     async with client.get(f"{endpoint}/status/{job}") as response:
         status: dict[str, Any] = await response.json()
     if status["status"] not in ("IN_QUEUE", "IN_PROGRESS", "COMPLETED"):
@@ -362,7 +338,6 @@ async def _job_status(client: aiohttp.ClientSession, endpoint: str, job: str) ->
 
 
 async def _wait_for_output(client: aiohttp.ClientSession, endpoint: str, job: str) -> Any:
-    """Return the output of a job when it has completed."""
     while (status := await _job_status(client, endpoint, job))["status"] != "COMPLETED":  # noqa: ASYNC110 - another process runs it
         await asyncio.sleep(POLL_S)
     return status["output"]

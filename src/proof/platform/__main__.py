@@ -77,7 +77,6 @@ class ProofCommand(AccountCommand):
         return 1 if run.left or has_problem else 0
 
     def _versions(self, plan: ProofPlan) -> dict[str, str]:
-        """Return the platform, and the versions of all that takes part."""
         is_runpod = self.options.api_url == API_URL
         versions = {
             "platform": "RunPod Serverless" if is_runpod else f"a stand-in, {self.options.api_url}",
@@ -116,12 +115,7 @@ class ProofCommand(AccountCommand):
             self.report(line)
 
     def _confirm(self, question: str) -> None:
-        """Ask a question once.
-
-        Raises:
-            PlanError: If there is no terminal to ask on.
-            DeployError: If the answer is no.
-        """
+        """Ask a question once; raise a ``DeployError`` unless the answer is yes."""
         if self.options.yes:
             return
         if not sys.stdin.isatty():

@@ -61,12 +61,7 @@ class ProofEndpoints:
         self._unidentified: set[str] = set()
 
     def deploy(self, request: dict[str, Any], wait_s: float) -> str:
-        """Create an endpoint, wait for its first response and return its id.
-
-        Args:
-            request: The body of the request.
-            wait_s: Seconds to wait for the first response; 0 to wait for none.
-        """
+        """Create an endpoint, wait for its first response unless ``wait_s`` is 0, return its id."""
         check_volumes(self.api, request)
         step = plan_deploy_step(request, None, self.api.endpoints_url())
         deployer = EndpointDeployer(self.api, self._report, self._report, wait_s)
@@ -102,21 +97,14 @@ class ProofEndpoints:
 
 @dataclass(frozen=True)
 class FoundEndpoints:
-    """The endpoints of proofs in the account's list.
+    """The endpoints of proofs in the account's list."""
 
-    Attributes:
-        names: Their names by their ids.
-        without_ids: Names of those whose ids the list lacks.
-        is_incomplete: Whether the list lacks the name or the id of any endpoint.
-    """
-
-    names: dict[str, str]
-    without_ids: set[str]
-    is_incomplete: bool
+    names: dict[str, str]  # by their ids
+    without_ids: set[str]  # names of those whose ids the list lacks
+    is_incomplete: bool  # whether the list lacks the name or the id of any endpoint
 
 
 def find_endpoints(api: Api, prefix: str) -> FoundEndpoints:
-    """Find the endpoints of proofs whose names begin with a prefix."""
     listed = [(one["id"], strip_flashboot_suffix(one["name"])) for one in api.list_endpoints()]
     ours = [(id, name) for id, name in listed if name.startswith(prefix)]
     ours = [(id, name) for id, name in ours if NAME_PATTERN.fullmatch(name)]

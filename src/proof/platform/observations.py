@@ -49,17 +49,12 @@ _TIMES = ("delayTime", "executionTime")
 
 @dataclass(frozen=True)
 class StepResult:
-    """The result of an observation.
+    """The result of an observation."""
 
-    Attributes:
-        facts: Behaviour that is compared with the emulator's, by a description of each fact.
-        figures: Times and other values that differ between runs, so that they are not compared.
-        log: The last lines of a worker's log.
-    """
-
-    facts: dict[str, Any]
+    facts: dict[str, Any]  # compared with the emulator's; by a description of each fact
+    # Times and other values that differ between runs, so that they are not compared.
     figures: dict[str, Any] = field(default_factory=dict)
-    log: list[str] = field(default_factory=list)
+    log: list[str] = field(default_factory=list)  # the last lines of a worker's log
 
 
 def list_models(target: EndpointTarget) -> StepResult:

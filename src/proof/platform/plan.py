@@ -28,36 +28,23 @@ _IMPOSSIBLE_CONTEXT = "50000000"
 
 @dataclass(frozen=True)
 class ProofPlan:
-    """The choices for a run.
-
-    Attributes:
-        image: The worker's image.
-        model: The model's name.
-        gpu_pools: GPU pools; by default small ones, or by the model's size.
-        volume: Id of a network volume; without one, no batch can run.
-        hourly_price: Price in USD of an hour of a worker; None to assume one.
-        limit_minutes: Maximum minutes of the run, without the deletion of its endpoints.
-        prefix: Prefix of the endpoints' names.
-    """
+    """The choices for a run."""
 
     image: str
     model: str = DEFAULT_MODEL
-    gpu_pools: list[str] | None = None
-    volume: str | None = None
-    hourly_price: float | None = None
+    gpu_pools: list[str] | None = None  # None: small ones, or by the model's size
+    volume: str | None = None  # its id; without one, no batch can run
+    hourly_price: float | None = None  # in USD for one worker; None to assume one
+    # Of the run, without the deletion of its endpoints.
     limit_minutes: float = DEFAULT_LIMIT_MINUTES
-    prefix: str = ""
+    prefix: str = ""  # of the endpoints' names
 
     @classmethod
     def with_new_prefix(cls, **fields: Any) -> "ProofPlan":
         return cls(prefix=f"{FAMILY}{secrets.token_hex(4)}", **fields)
 
     def main_request(self) -> dict[str, Any]:
-        """Return the request that creates the endpoint for most observations.
-
-        Raises:
-            PlanError: If the plan is invalid.
-        """
+        """Return the request that creates the endpoint for most observations."""
         return self._request("main", {"MAX_CONCURRENCY": _WORKER_CONCURRENCY}, MAX_WORKERS)
 
     def broken_request(self) -> dict[str, Any]:
@@ -65,7 +52,6 @@ class ProofPlan:
         return self._request("broken", {"MAX_MODEL_LEN": _IMPOSSIBLE_CONTEXT}, 1)
 
     def describe(self) -> Iterator[str]:
-        """Yield the lines that describe the endpoints, their costs and the limits."""
         main, broken = self.main_request(), self.broken_request()
         yield f"This creates, uses and deletes two endpoints: {main['name']}, {broken['name']}"
         yield f"image {self.image}, model {self.model}, GPU pools {' '.join(main['gpu']['pools'])}"

@@ -33,13 +33,7 @@ def find_differences(outcome: StepOutcome) -> list[str]:
 def make_report(
     outcomes: Sequence[StepOutcome], versions: dict[str, str], left: dict[str, str]
 ) -> dict[str, Any]:
-    """Return the report as JSON.
-
-    Args:
-        outcomes: The outcomes of the steps.
-        versions: Versions of the parts that took part in the run.
-        left: Names of the endpoints that could not be deleted, by their ids.
-    """
+    """Return the report as JSON; ``left`` names the endpoints that remain, by their ids."""
     rows = [
         {
             "observation": outcome.name,

@@ -21,35 +21,18 @@ _REPORT_S = 10.0
 
 @dataclass(frozen=True)
 class StepOutcome:
-    """The outcome of a step.
-
-    Attributes:
-        name: The step's name.
-        problem: Reason why there is no result; None if there is one.
-        facts: The observed behaviour.
-        figures: Times and other values that are not compared.
-        log: The last lines of a worker's log.
-        seconds: Duration of the step.
-    """
+    """The outcome of a step."""
 
     name: str
-    problem: str | None = None
-    facts: dict[str, Any] = field(default_factory=dict)
-    figures: dict[str, Any] = field(default_factory=dict)
-    log: list[str] = field(default_factory=list)
+    problem: str | None = None  # why there is no result; None if there is one
+    facts: dict[str, Any] = field(default_factory=dict)  # the observed behaviour
+    figures: dict[str, Any] = field(default_factory=dict)  # values that are not compared
+    log: list[str] = field(default_factory=list)  # the last lines of a worker's log
     seconds: float = 0.0
 
 
 class PlatformRun:
-    """One run.
-
-    Args:
-        endpoints: The endpoints that the run creates.
-        plan: The choices for the run.
-        key: The account's API key.
-        report: Prints a line about the progress.
-        only: Names of the steps to perform; all if empty.
-    """
+    """One run, of the steps in ``only``, or of all if it is empty."""
 
     def __init__(
         self,

@@ -10,25 +10,15 @@ from proof.platform.target import EndpointTarget
 
 @dataclass(frozen=True)
 class ProofStep:
-    """An observation.
+    """An observation."""
 
-    Attributes:
-        name: Short name, also of its row in the report.
-        documented: The behaviour according to the pages.
-        observe: Function that observes the behaviour.
-        place: Place in src/emulator that imitates it: a file and a name.
-        limit_s: Maximum seconds.
-        needs_volume: Whether the endpoint needs a network volume.
-        fails_to_start: Whether the target is the endpoint whose workers fail to start.
-    """
-
-    name: str
-    documented: str
+    name: str  # also of its row in the report
+    documented: str  # the behaviour according to the pages
     observe: Callable[[EndpointTarget], StepResult]
-    place: str
+    place: str  # in src/emulator, that imitates it: a file and a name
     limit_s: float = 180.0
     needs_volume: bool = False
-    fails_to_start: bool = False
+    fails_to_start: bool = False  # whether the target is the endpoint whose workers fail to start
 
 
 _LONG_S = 2 * START_LIMIT_S

@@ -30,15 +30,7 @@ class UnexpectedResponse(Exception):
 
 
 class EndpointTarget:
-    """The main endpoint of a run.
-
-    Args:
-        api: The client for the account's endpoints.
-        key: The account's API key.
-        endpoint_id: The id of the endpoint.
-        model: The name of the model.
-        scaling: The ``workers`` and ``scaling`` of the endpoint's request.
-    """
+    """The main endpoint of a run; ``scaling`` has ``workers`` and ``scaling`` of its request."""
 
     def __init__(self, api: Api, key: str, endpoint_id: str, model: str, scaling: Json) -> None:
         self.api, self.id, self.model = api, endpoint_id, model
@@ -60,11 +52,7 @@ class EndpointTarget:
         self.openai.close()
 
     def call(self, method: str, path: str, body: Json | None = None) -> Json:
-        """Send a request and return the JSON of the response.
-
-        Raises:
-            UnexpectedResponse: If the platform refuses the request.
-        """
+        """Send a request and return the JSON of the response, or raise ``UnexpectedResponse``."""
         response = self.http.request(method, path, json=body)
         if not response.is_success:
             raise UnexpectedResponse(f"{method} {path}: {describe_response(response)}")
@@ -72,7 +60,6 @@ class EndpointTarget:
         return content
 
     def submit(self, job_input: Json, **fields: Any) -> str:
-        """Submit a job with /run, and return its id."""
         return str(self.call("POST", "/run", {"input": job_input, **fields})["id"])
 
     def run(self, job_input: Json, limit_s: float = 120) -> Json:
@@ -91,11 +78,9 @@ class EndpointTarget:
         return job
 
     def knows_job(self, job_id: str) -> bool:
-        """Return whether the platform has a job with this id."""
         return self.http.get(f"/status/{job_id}").status_code == 200
 
     def cancel(self, job_id: str) -> None:
-        """Cancel a job that an observation no longer needs."""
         with suppress(DeployError):
             self.api.cancel_job(self.id, job_id)
 
