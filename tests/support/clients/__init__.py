@@ -1,1 +1,1 @@
-"""Third-party clients and our own proxy, as their users start them."""
+"""Third-party clients as their users start them: in front of a worker, our proxy or a platform."""

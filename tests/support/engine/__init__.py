@@ -1,1 +1,1 @@
-"""Scripted engines and servers, cores without processes, cores that hang, and requests."""
+"""Scripted engines, connections to their server, cores without processes, and worker classes."""
