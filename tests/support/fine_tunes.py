@@ -6,28 +6,25 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import psutil
 
 from support.engine.scripted import settings
-from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import FineTuneResult, StoredFineTune
+from worker.engine import BaseModelHandle, Model
+from worker.fine_tunes.record import FineTune, FineTuneResult, FineTunes, StoredFineTune
 from worker.fine_tunes.spec import (
     ATTEMPTS_DIR,
     EVENTS_FILE,
     Event,
     Hyperparameters,
     ResumeEvent,
-    RowsFile,
-    Spec,
 )
-from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
-from worker.fine_tunes.training_setup import TrainingSetup
+from worker.fine_tunes.step import WIND_DOWN_S, FineTuneStep
 from worker.long_work.records import REQUEST
-from worker.long_work.runner import Attempt, RunOutcome, WorkLine
+from worker.long_work.runner import Attempt, RunOutcome, WorkLine, run_steps
 from worker.progress import Progress
-from worker.volume import check_space
 
 SCRIPTED_TRAINER = Path(__file__).parent / "trainers" / "scripted.py"
 COMMAND = (sys.executable, "-I", "-S", str(SCRIPTED_TRAINER))
@@ -96,60 +93,59 @@ def scripted_fine_tune(root: Path, *scripts: Script, id: str = ID, **values: Any
     return fine_tune
 
 
-class ScriptedTrainingSetup(TrainingSetup):
-    """Trains with a scripted trainer, and accepts every adapter.
-
-    Args:
-        root: Root of the volume.
-        changes: Other attributes and methods, by their names.
-    """
-
-    def __init__(self, root: Path, **changes: Any) -> None:
-        self.adapters_directory, self.command = root / "adapters", COMMAND
-        self.reserve_memory, self.low_priority = None, True
-        self._root = root
-        vars(self).update(changes)
-
-    def make_spec(self, _: FineTune) -> Spec:
-        rows = RowsFile(path=self._root / "rows.csv")
-        return Spec(model=self._root, tokenizer=self._root, max_length=8, training=rows)
-
-    def reserve_space(self, size: int) -> None:
-        check_space(self._root, size)
-
-    def check_memory(self, _: Spec) -> None: ...
-
-    async def check_adapter(self, _: Path) -> None: ...
-
-    def write_results(self, _: FineTune, __: Path) -> Sequence[str]:
-        return ("file-metrics",)
-
-
 def records_of(fine_tune: FineTune) -> FineTunes:
     """Return all fine-tunes on the volume of this fine-tune."""
     return FineTunes(settings(FILES_PATH=str(fine_tune.directory.parents[2])))
 
 
+async def accept_adapter(_: Path) -> None: ...
+
+
 async def run_attempt(
     fine_tune: FineTune,
-    training_setup: TrainingSetup,
     seconds: float = 3600,
     progress: Progress | None = None,
     closed_at: Callable[[], float] = lambda: math.inf,
     line: WorkLine | None = None,
+    **options: Any,
 ) -> RunOutcome:
-    """Run an attempt at a fine-tune, as a job does."""
-    attempt = Attempt(fine_tune, seconds - WIND_DOWN_S, closed_at)
-    progress = progress or Progress()
-    return await run_fine_tune(
-        records_of(fine_tune), fine_tune, training_setup, attempt, line or WorkLine(1), progress
+    """Run an attempt at a fine-tune, as a job does.
+
+    Args:
+        fine_tune: Fine-tune to run.
+        seconds: Seconds until the end of the job's time.
+        progress: Progress of the job.
+        closed_at: Returns when the worker's shutdown began.
+        line: Line of the worker's fine-tunes.
+        options: Options of the step, ``check_adapter`` and fields of the base model. The volume of
+            the adapters is ``base_path``, by default that of the fine-tune.
+    """
+    fine_tunes, root = records_of(fine_tune), fine_tune.directory.parents[2]
+    if not fine_tunes.files.exists(ROWS):
+        fine_tunes.files.receive([CSV], filename="a.csv", purpose="fine-tune", id=ROWS)
+    base_path = options.pop("base_path", root)
+    check_adapter = options.pop("check_adapter", accept_adapter)
+    model = Model(
+        ("demo",),
+        8,
+        "cpu",
+        frozenset({"generate"}),
+        **{"directory": root, **options.pop("model", {})},
     )
+    step = FineTuneStep(
+        fine_tunes,
+        fine_tune,
+        cast(BaseModelHandle, SimpleNamespace(model=model, check_adapter=check_adapter)),
+        settings(FILES_PATH=str(root), BASE_PATH=str(base_path)),
+        progress or Progress(),
+        **options,
+    )
+    attempt = Attempt(fine_tune, seconds - WIND_DOWN_S, closed_at)
+    return await run_steps(fine_tunes, fine_tune, attempt, step, line or WorkLine(1))
 
 
-def start_attempt(
-    fine_tune: FineTune, training_setup: TrainingSetup, **options: Any
-) -> asyncio.Task[RunOutcome]:
-    return asyncio.create_task(run_attempt(fine_tune, training_setup, **options))
+def start_attempt(fine_tune: FineTune, **options: Any) -> asyncio.Task[RunOutcome]:
+    return asyncio.create_task(run_attempt(fine_tune, **options))
 
 
 def trainer_pids(fine_tune: FineTune) -> list[int]:

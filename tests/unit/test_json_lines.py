@@ -29,7 +29,6 @@ from worker.batches.lines import BatchLimits
 from worker.batches.parts import encode_result_line
 from worker.dialects.llm_engine import batch_inputs, batch_output, completions
 from worker.dialects.llm_engine.batch_inputs import BatchCompletionsRequest
-from worker.fine_tunes.sources import RowSources
 from worker.json_lines import encode_unchecked_line
 from worker.routes import events
 
@@ -73,18 +72,6 @@ def read_v2_lines(text: str) -> bytes:
     return b"".join(batch_inputs.convert_v2(request, None, limits)[1])
 
 
-def stored_rows(text: str) -> bytes:
-    content: list[bytes] = []
-
-    def receive(lines: Any, **_: Any) -> Any:
-        content.extend(lines)
-        return SimpleNamespace(id="file-a")
-
-    files: Any = SimpleNamespace(receive=receive)
-    RowSources(files, None).store_rows([{"prompt": text}], "file-a")
-    return b"".join(content)
-
-
 def make_error(shape: events.ErrorFormat, text: str) -> str:
     error = {"code": 500, "param": None, "request_id": "job-1", "message": text}
     return "".join(shape.make_last_events({"error": error}))
@@ -110,7 +97,7 @@ WRITERS: dict[str, Callable[[str], str | bytes]] = {
     "LLM Engine's output": lambda text: batch_output.make_item_v1(completion_line(text)) + b"\n",
     "LLM Engine's body": lambda text: batch_output.make_item_v2(completion_line(text)) + b"\n",
     "LLM Engine's input": read_v2_lines,
-    "rows": stored_rows,
+    "rows": lambda text: encode_unchecked_line({"prompt": text}),
     "an event of the client": lambda text: responses.encode_event({"output": {"text": text}}),
 }
 

@@ -160,7 +160,7 @@ async def test_a_run_that_fails_prints_the_reason_and_exits_with_1(
 async def test_unfinished_work_on_the_volume_is_run_sequentially(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("worker.fine_tunes.training_setup.COMMAND", COMMAND)
+    monkeypatch.setattr("worker.fine_tunes.step.COMMAND", COMMAND)
     with ScriptedEngine() as engine:
         engine.model = replace(engine.model, directory=tmp_path)
         running = worker(engine, BASE_PATH=str(tmp_path))

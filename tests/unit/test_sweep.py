@@ -15,8 +15,7 @@ from support.volume import all_records
 from worker import sweep
 from worker.errors import VolumeError
 from worker.files import DAY_S, Files
-from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import FineTuneResult, StoredFineTune
+from worker.fine_tunes.record import FineTune, FineTuneResult, FineTunes, StoredFineTune
 from worker.long_work.records import REQUEST
 from worker.settings import Settings
 from worker.volume import ids

@@ -5,11 +5,12 @@ import time
 from typing import Any
 
 from worker.dialects.openai.fine_tuning import job_object
-from worker.errors import OnOtherVolume
-from worker.fine_tunes.creation import FineTuneCreator, check_base_model
-from worker.fine_tunes.step import WIND_DOWN_S, run_fine_tune
+from worker.errors import InvalidInput, OnOtherVolume
+from worker.fine_tunes.creation import FineTuneCreator
+from worker.fine_tunes.step import WIND_DOWN_S, FineTuneStep
 from worker.job import FineTuneJob
 from worker.long_work.records import WorkReference
+from worker.long_work.runner import run_steps
 from worker.progress import Progress
 from worker.routes.answer import Answer, answer_by_worker
 from worker.routes.long_work import pass_on
@@ -24,9 +25,9 @@ def make_answer(
     The answer comes when the fine-tune ends or is paused, or at the time limit. The limit and the
     id of a new fine-tune are as for batches (``batch_jobs.make_answer``).
     """
-    setup, spec = resources.training_setup, job.fine_tune
+    resources.check_training_enabled()
     fine_tunes, base = resources.fine_tunes, resources.engines.base_model
-    progress = Progress(step=0, epochs=0)
+    spec, progress = job.fine_tune, Progress(step=0, epochs=0)
 
     async def run_and_describe() -> dict[str, Any]:
         limit = spec.max_runtime_sec or time_limit
@@ -45,13 +46,29 @@ def make_answer(
             except OnOtherVolume as error:
                 work = WorkReference(job.kind, spec.id, spec.passes)
                 return await pass_on(work, error, resources, limit)
-        await asyncio.to_thread(check_base_model, fine_tune, base.model)
+        request = await asyncio.to_thread(lambda: fine_tune.request)
+        if request.base not in base.model.names:
+            raise InvalidInput(
+                f"{fine_tune.id} is a fine-tune of {request.base!r}, "
+                f"and this worker has {base.model.names[0]}."
+            )
+        progress.update(epochs=request.spec.epochs)
+        mode = resources.training_mode
+        step = FineTuneStep(
+            fine_tunes,
+            fine_tune,
+            base,
+            resources.settings,
+            progress,
+            reserve_memory=resources.engines.suspend if mode == "exclusive" else None,
+            low_priority=mode == "beside",
+        )
         remaining = limit - (time.monotonic() - started_at)
         line = resources.lines[job.kind]
         async with resources.open_attempt(
             fine_tune, remaining - WIND_DOWN_S, in_background=spec.background
         ) as attempt:
-            outcome = await run_fine_tune(fine_tunes, fine_tune, setup, attempt, line, progress)
+            outcome = await run_steps(fine_tunes, fine_tune, attempt, step, line)
         body = {"fine_tune": await asyncio.to_thread(job_object, fine_tune)}
         return (
             body | await resources.start_long_jobs(fine_tune.work_reference)

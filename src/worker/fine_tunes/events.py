@@ -5,14 +5,17 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from worker.fine_tunes.request import FineTuneResult
 from worker.fine_tunes.spec import EVENTS_FILE
 from worker.progress import Progress
 from worker.volume import ids, translate_os_errors
+
+if TYPE_CHECKING:
+    # A fine-tune reads its events.
+    from worker.fine_tunes.record import FineTuneResult
 
 EVENT_PREFIX = "ftevent-"
 # Metrics in the progress that the platform receives while a job runs.
@@ -63,7 +66,7 @@ _METRIC_NAMES = {
 
 
 def read_events(
-    id: str, created_at: int, attempts: Sequence[Path], result: FineTuneResult | None
+    id: str, created_at: int, attempts: Sequence[Path], result: "FineTuneResult | None"
 ) -> list[FineTuneEvent]:
     """Return the events of a fine-tune, oldest first. Reads files: call in a thread.
 
@@ -73,7 +76,13 @@ def read_events(
     lines = [_EventLine(at=created_at, message="Created")]
     lines += _merge_attempts([list(_event_lines(attempt / EVENTS_FILE)) for attempt in attempts])
     if result:
-        lines.append(_result_event_line(result))
+        message = "Cancelled"
+        if result.error:
+            message = result.error.message
+        elif result.status == "succeeded":
+            message = f"Succeeded: the adapter is called by its name, {result.adapter}"
+        level: Level = "error" if result.error else "info"
+        lines.append(_EventLine(at=result.at, level=level, message=message, step=result.steps))
     events, newest_at = [], 0
     for number, line in enumerate(lines):
         newest_at = max(newest_at, int(line.at))
@@ -156,12 +165,3 @@ def _merge_attempts(attempts: list[list[_EventLine]]) -> list[_EventLine]:
             [repeated_after, *(line.resumed_at for line in lines if line.resumed_at is not None)]
         )
     return merged
-
-
-def _result_event_line(result: FineTuneResult) -> _EventLine:
-    if error := result.error:
-        return _EventLine(at=result.at, level="error", message=error.message, step=result.steps)
-    message = "Cancelled"
-    if result.status == "succeeded":
-        message = f"Succeeded: the adapter is called by its name, {result.adapter}"
-    return _EventLine(at=result.at, message=message, step=result.steps)

@@ -1,22 +1,26 @@
-"""Publishes the adapters of a training, so that every worker serves them by their names."""
+"""Publishes the adapters of a training, which every worker then serves, and the result files."""
 
 import asyncio
+import csv
+import io
 import re
 import shutil
 import time
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from worker.errors import VolumeError, WorkerError
-from worker.fine_tunes.record import FineTune
-from worker.fine_tunes.request import (
+from worker.files import FILE_PREFIX, Files
+from worker.fine_tunes.record import (
     AdapterChoice,
     EpochCheckpoint,
+    FineTune,
     FineTuneFailed,
     FineTuneResult,
     StoredFineTune,
 )
 from worker.fine_tunes.spec import ATTEMPTS_DIR, Outcome
-from worker.fine_tunes.training_setup import TrainingSetup
 from worker.volume import adapters, ids, translate_os_errors
 from worker.volume.adapters import ORIGIN_FILE, AdapterOrigin, origin_fine_tune_id
 from worker.volume.durable import atomic_directory, write_once
@@ -25,14 +29,33 @@ from worker.volume.durable import atomic_directory, write_once
 MAX_NAME_LENGTH = 108
 _INVALID = re.compile(r"[^A-Za-z0-9._-]+")
 
+PURPOSE = "fine-tune-results"
+TABLE = "step_metrics.csv"
+# Columns of the table, with OpenAI's names. Those without values are left out, except the losses.
+LOSSES = ("train_loss", "valid_loss")
+COLUMNS = (
+    *LOSSES,
+    *("train_mean_token_accuracy", "valid_mean_token_accuracy"),
+    *("epoch", "learning_rate", "grad_norm"),
+)
+
+# Bytes of each read when an adapter is copied.
+CHUNK_BYTES = 1 << 20
+
 
 async def publish_result(
-    fine_tune: FineTune, training_setup: TrainingSetup, attempt: Path
+    fine_tune: FineTune,
+    attempt: Path,
+    root: Path,
+    files: Files,
+    check_adapter: Callable[[Path], Awaitable[None]],
 ) -> FineTuneResult:
     """Publish the adapters of an attempt, and return how the fine-tune ends.
 
     This may be interrupted at any point, and continues when it is called again. The worker must
-    have the fine-tune's lease, and the attempt must have finished the training.
+    have the fine-tune's lease, and the attempt must have finished the training. ``root`` is
+    the directory of all adapters; ``check_adapter`` raises a ``WorkerError`` for an adapter that
+    can't be served.
 
     Raises:
         FineTuneFailed: The training has no adapter that can be served.
@@ -46,23 +69,23 @@ async def publish_result(
             raise FineTuneFailed(f"invalid_{field}", message, field)
         raise FineTuneFailed("training_failed", message)
     try:
-        await training_setup.check_adapter(directories[outcome.best_step])
+        await check_adapter(directories[outcome.best_step])
     except VolumeError:
         raise
     except WorkerError as error:
         message = f"The adapter can't be served: {error.message}"
         raise FineTuneFailed("training_failed", message) from error
-    return await asyncio.to_thread(_publish_adapters, fine_tune, training_setup, attempt, outcome)
+    return await asyncio.to_thread(_publish, fine_tune, attempt.name, outcome, root, files)
 
 
-def _publish_adapters(
-    fine_tune: FineTune, training_setup: TrainingSetup, attempt: Path, outcome: Outcome
+def _publish(
+    fine_tune: FineTune, attempt: str, outcome: Outcome, root: Path, files: Files
 ) -> FineTuneResult:
-    root, request = training_setup.adapters_directory, fine_tune.request
+    request = fine_tune.request
     choice = fine_tune.adapter_choice
     if choice is None:
         name = reserve_adapter_name(root, preferred_adapter_name(request), fine_tune.id)
-        choice = fine_tune.decide_publishing(AdapterChoice(name=name, attempt=attempt.name))
+        choice = fine_tune.decide_publishing(AdapterChoice(name=name, attempt=attempt))
         if choice is None:
             # The fine-tune was cancelled while the adapter was checked.
             release_adapter_name(root, name)
@@ -78,15 +101,15 @@ def _publish_adapters(
             name = checkpoint_adapter_name(name, step)
             publish_adapter(root, name, source, request.base, fine_tune.id)
         checkpoints.append(EpochCheckpoint(step=step, name=name))
-    result = sources[outcome.best_step]
-    publish_adapter(root, choice.name, result, request.base, fine_tune.id)
+    best = sources[outcome.best_step]
+    publish_adapter(root, choice.name, best, request.base, fine_tune.id)
     # The name is released before the end, because no worker continues a fine-tune that has ended.
     release_adapter_name(root, choice.name)
     return FineTuneResult(
         status="succeeded",
         adapter=choice.name,
         checkpoints=tuple(checkpoints),
-        result_file_ids=tuple(training_setup.write_results(fine_tune, result)),
+        result_file_ids=tuple(write_result_files(files, fine_tune, best)),
         trained_tokens=outcome.trained_tokens,
         steps=outcome.steps,
     )
@@ -164,3 +187,50 @@ def release_adapter_name(root: Path, name: str) -> None:
 
 def _reservation_path(root: Path, name: str) -> Path:
     return root / f".{name}"
+
+
+def write_result_files(files: Files, fine_tune: FineTune, adapter: Path) -> list[str]:
+    """Write the result files, or find those of another worker; return their ids.
+
+    They are a table of the metrics, and the files of the adapter, unless one is too large.
+
+    Args:
+        files: Files of the volume.
+        fine_tune: Fine-tune whose training is finished.
+        adapter: Directory of its adapter.
+
+    Raises:
+        VolumeError: The files can't be written.
+    """
+    contents: dict[str, Iterable[bytes]] = {
+        TABLE: [metrics_csv(fine_tune.metrics_by_step()).encode()]
+    }
+    paths = [adapter / name for name in adapters.FILES]
+    with translate_os_errors():
+        if max(path.stat().st_size for path in paths) <= files.max_bytes:
+            contents |= {path.name: _read_chunks(path) for path in paths}
+    file_ids = []
+    for name, content in contents.items():
+        id = files.volume.location.derive_id(FILE_PREFIX, fine_tune.id, name)
+        if not files.exists(id):
+            with translate_os_errors():
+                files.receive(content, filename=name, purpose=PURPOSE, id=id)
+        file_ids.append(id)
+    return file_ids
+
+
+def _read_chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from iter(partial(file.read, CHUNK_BYTES), b"")
+
+
+def metrics_csv(metrics: Mapping[int, Mapping[str, float]]) -> str:
+    """Return the metrics of all steps as CSV; missing values are empty."""
+    recorded = {name for row in metrics.values() for name in row}
+    columns = [name for name in COLUMNS if name in recorded or name in LOSSES]
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["step", *columns])
+    for step, row in metrics.items():
+        writer.writerow([step, *(row.get(name, "") for name in columns)])
+    return text.getvalue()

@@ -5,22 +5,25 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from worker.errors import EngineBusy, VolumeError
-from worker.fine_tunes.child import CHECKPOINT_S, TrainerProcess, explain_exit
+from worker.engine import BaseModelHandle
+from worker.errors import EngineBusy, VolumeError, WorkerError
+from worker.fine_tunes.child import CHECKPOINT_S, COMMAND, TrainerProcess, explain_exit
+from worker.fine_tunes.creation import model_directory
 from worker.fine_tunes.events import ProgressReader
-from worker.fine_tunes.memory import POLL_S, reserve_memory
+from worker.fine_tunes.memory import POLL_S, MemoryInUse, check_memory, reserve_memory
 from worker.fine_tunes.publish import publish_result
-from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import FineTuneFailed, FineTuneResult
+from worker.fine_tunes.record import FineTune, FineTuneFailed, FineTuneResult, FineTunes
 from worker.fine_tunes.spec import ATTEMPTS_DIR, CHECK_OPTION, SPEC_FILE, ExitStatus, Spec
-from worker.fine_tunes.training_setup import TrainingSetup
-from worker.long_work.runner import Attempt, RunOutcome, WorkLine, run_steps
+from worker.long_work.runner import Attempt
 from worker.progress import Progress
+from worker.settings import Settings
 from worker.volume import translate_os_errors
+from worker.volume.adapters import adapters_directory
 from worker.volume.durable import write_file
 from worker.volume.lease import Lease
 
@@ -30,21 +33,9 @@ log = logging.getLogger(__name__)
 WIND_DOWN_S = CHECKPOINT_S + 15
 # Maximum crashes in one job; after more, even a training that makes progress isn't restarted.
 MAX_CRASHES = 2
-
-
-async def run_fine_tune(
-    fine_tunes: FineTunes,
-    fine_tune: FineTune,
-    training_setup: TrainingSetup,
-    attempt: Attempt,
-    line: WorkLine,
-    progress: Progress,
-) -> RunOutcome:
-    """Run a fine-tune in a job; see ``long_work.runner.run_steps``."""
-    request = await asyncio.to_thread(lambda: fine_tune.request)
-    progress.update(epochs=request.spec.epochs)
-    step = FineTuneStep(fine_tune, training_setup, progress)
-    return await run_steps(fine_tunes, fine_tune, attempt, step, line)
+# Seconds that a training waits for memory that is in use. A process that has just exited releases
+# its memory sooner.
+MEMORY_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +58,23 @@ class TrainingTurn:
         return "left" if self.attempt.is_over else None
 
 
+@dataclass(eq=False)
 class FineTuneStep:
-    """One job's work on a fine-tune, under its lease. Use on one event loop."""
+    """One job's work on a fine-tune, under its lease. Use on one event loop.
 
-    def __init__(
-        self,
-        fine_tune: FineTune,
-        training_setup: TrainingSetup,
-        progress: Progress,
-    ) -> None:
-        self._fine_tune = fine_tune
-        self._training_setup = training_setup
-        self._progress = progress
-        self._crashes = 0
+    ``reserve_memory`` returns a context manager that reserves memory for a training, while requests
+    to the engine wait; None if that is not necessary. With ``low_priority``, requests that the
+    worker answers during a training have priority.
+    """
+
+    fine_tunes: FineTunes
+    fine_tune: FineTune
+    base_model: BaseModelHandle
+    settings: Settings
+    progress: Progress
+    reserve_memory: Callable[[], AbstractAsyncContextManager[None]] | None = None
+    low_priority: bool = True
+    _crashes: int = field(default=0, init=False)
 
     async def __call__(self, attempt: Attempt) -> bool:
         """Do the remaining work; return False if another worker may be doing it.
@@ -91,19 +86,18 @@ class FineTuneStep:
             if lease is None:
                 return False
             try:
-                await self._train_and_publish(TrainingTurn(self._fine_tune, attempt, lease))
+                await self._train_and_publish(TrainingTurn(self.fine_tune, attempt, lease))
             except FineTuneFailed as failure:
-                result = FineTuneResult(status="failed", error=failure.error)
-                await self._end_tuning(result)
+                await self._end_tuning(FineTuneResult(status="failed", error=failure.error))
         return True
 
     async def _train_and_publish(self, turn: TrainingTurn) -> None:
         """Train and publish, until the fine-tune has ended or has to stop."""
-        fine_tune = self._fine_tune
+        fine_tune = self.fine_tune
         if await asyncio.to_thread(fine_tune.has_ended):
             return
         if await asyncio.to_thread(self._finished_attempt) is None:
-            async with self._reserve_memory(turn) as is_reserved:
+            async with self._checked_and_reserved(turn) as is_reserved:
                 while (
                     is_reserved
                     and not await asyncio.to_thread(self._finished_attempt)
@@ -116,7 +110,11 @@ class FineTuneStep:
         if turn.lease.lost.is_set() or await asyncio.to_thread(fine_tune.has_ended):
             return
         if attempt := await asyncio.to_thread(self._finished_attempt):
-            await self._end_tuning(await publish_result(fine_tune, self._training_setup, attempt))
+            root, files = adapters_directory(self.settings.base_path), self.fine_tunes.files
+            check_adapter = self.base_model.check_adapter
+            await self._end_tuning(
+                await publish_result(fine_tune, attempt, root, files, check_adapter)
+            )
         else:
             await self._end_if_cancelled(turn)
 
@@ -126,14 +124,17 @@ class FineTuneStep:
         if finished is None and await turn.stop_reason() == "cancelled":
             await self._end_tuning(FineTuneResult(status="cancelled"))
 
+    async def _end_tuning(self, result: FineTuneResult) -> None:
+        stored = await asyncio.to_thread(self.fine_tune.end, result)
+        log.info("fine-tune %s: %s", self.fine_tune.id, stored.status)
+
     @contextlib.asynccontextmanager
-    async def _reserve_memory(self, turn: TrainingTurn) -> AsyncGenerator[bool, None]:
+    async def _checked_and_reserved(self, turn: TrainingTurn) -> AsyncGenerator[bool, None]:
         """Check rows and reserve memory if necessary; yield False if nothing is to be trained."""
-        reserve = self._training_setup.reserve_memory
-        if reserve is None:
+        if self.reserve_memory is None:
             yield True
             return
-        is_checked = await asyncio.to_thread(self._fine_tune.has_checked_rows)
+        is_checked = await asyncio.to_thread(self.fine_tune.has_checked_rows)
         if not is_checked and not await turn.stop_reason():
             # Invalid rows are no reason to interrupt the engine.
             await self._run_attempt(turn, check_only=True)
@@ -142,13 +143,13 @@ class FineTuneStep:
             yield False
             return
         async with reserve_memory(
-            reserve(), turn.stop_reason, lambda: turn.attempt.is_over
+            self.reserve_memory(), turn.stop_reason, lambda: turn.attempt.is_over
         ) as is_reserved:
             yield is_reserved
 
     def _finished_attempt(self) -> Path | None:
         """Return the attempt that finished training; None if no attempt did, or after a cancel."""
-        fine_tune = self._fine_tune
+        fine_tune = self.fine_tune
         if choice := fine_tune.adapter_choice:
             return fine_tune.directory / ATTEMPTS_DIR / choice.attempt
         if fine_tune.stop_reason() == "cancelled":
@@ -163,19 +164,18 @@ class FineTuneStep:
 
         With ``check_only``, it only checks the rows; invalid ones end the training.
         """
-        fine_tune, setup = self._fine_tune, self._training_setup
+        fine_tune = self.fine_tune
         first_step = await asyncio.to_thread(fine_tune.durable_step)
-        needs_memory = not check_only
-        spec = await setup.spec_once_it_fits(fine_tune, turn.stop_reason, needs_memory=needs_memory)
+        # The check of the rows runs while the engine uses the memory.
+        spec = await self._make_spec_once_it_fits(turn, needs_memory=not check_only)
         if spec is None:
             return
         attempt = await asyncio.to_thread(self._create_attempt, turn, spec)
         options = (CHECK_OPTION,) if check_only else ()
-        command = (*setup.command, str(fine_tune.directory), attempt.name, *options)
+        command = (*COMMAND, str(fine_tune.directory), attempt.name, *options)
         log.info("fine-tune %s: %s", fine_tune.id, options or f"training from step {first_step}")
-        # The check of the rows runs while the engine answers requests.
-        low_priority, wandb = check_only or setup.low_priority, spec.wandb is not None
-        reader = ProgressReader(attempt, self._progress)
+        low_priority, wandb = check_only or self.low_priority, spec.wandb is not None
+        reader = ProgressReader(attempt, self.progress)
         async with _trainer_process(command, low_priority=low_priority, wandb=wandb) as process:
             status, was_stopped = await self._wait_for_exit(process, turn, reader)
         if status == ExitStatus.VOLUME_FAILURE:
@@ -183,16 +183,82 @@ class FineTuneStep:
         outcome = await asyncio.to_thread(fine_tune.read_outcome, attempt)
         is_over = outcome is not None and outcome.is_over
         is_checked = check_only and status == ExitStatus.FINISHED
-        if not (is_over or was_stopped or is_checked):
-            await self._fail_or_retry(status, explain_exit(status, process.stderr_tail), first_step)
+        if is_over or is_checked or was_stopped:
+            return
+
+        # The trainer has crashed. A signal comes from outside, for example if memory is full: a
+        # retry may have more of it. Otherwise a retry needs progress.
+        reason = explain_exit(status, process.stderr_tail)
+        step = await asyncio.to_thread(fine_tune.durable_step)
+        self._crashes += 1
+        is_signalled = status == ExitStatus.STOPPED or (status is not None and status < 0)
+        may_be_transient = is_signalled and self._crashes == 1
+        if self._crashes > MAX_CRASHES or not (step > first_step or may_be_transient):
+            raise FineTuneFailed("training_failed", reason)
+        log.warning("fine-tune %s: %s It continues from step %d.", fine_tune.id, reason, step)
+
+    async def _make_spec_once_it_fits(
+        self, turn: TrainingTurn, *, needs_memory: bool
+    ) -> Spec | None:
+        """Return the specification once a training fits into memory; None if it has to stop.
+
+        Args:
+            turn: Turn of the fine-tune.
+            needs_memory: Whether the memory must be free now; otherwise, it may become free later.
+
+        Raises:
+            FineTuneFailed: The fine-tune can't be trained here.
+            VolumeError: The volume fails.
+        """
+        deadline = time.monotonic() + MEMORY_TIMEOUT_S
+        while True:
+            try:
+                spec = await asyncio.to_thread(self._make_spec)
+                with contextlib.nullcontext() if needs_memory else contextlib.suppress(MemoryInUse):
+                    await asyncio.to_thread(check_memory, spec)
+            except VolumeError:
+                raise
+            except WorkerError as error:
+                if not isinstance(error, MemoryInUse) or time.monotonic() > deadline:
+                    raise FineTuneFailed("not_trainable", error.message, error.param) from error
+            else:
+                return spec
+            if await turn.stop_reason():
+                return None
+            await asyncio.sleep(POLL_S)
+
+    def _make_spec(self) -> Spec:
+        """Return the specification for the training.
+
+        Raises:
+            InvalidInput: The model can't be trained.
+            NoSuchObject: A file with rows no longer exists.
+            VolumeError: The volume fails.
+        """
+        request, model, settings = self.fine_tune.request, self.base_model.model, self.settings
+        if not settings.base_path.is_dir():
+            raise VolumeError("There is no network volume for the adapter: set BASE_PATH.")
+        directory = model_directory(model)
+        locate_rows, validation_file = self.fine_tunes.locate_rows, request.validation_file
+        return Spec(
+            **dict(request.spec),
+            model=directory,
+            tokenizer=model.tokenizer.absolute() if model.tokenizer else directory,
+            chat_template=model.chat_template,
+            trust_remote_code=model.trust_remote_code,
+            device="cpu" if model.device == "cpu" else "cuda",
+            max_length=min(model.max_model_len, settings.fine_tune_max_length),
+            training=locate_rows(request.training_file),
+            validation=locate_rows(validation_file) if validation_file else None,
+            wandb=request.wandb,
+        )
 
     def _create_attempt(self, turn: TrainingTurn, spec: Spec) -> Path:
         """Write the specification, and create the directory of another attempt."""
-        directory = self._fine_tune.directory
-        self._training_setup.reserve_space(0)
+        self.fine_tunes.files.quota.reserve(0)
         with translate_os_errors():
-            write_file(directory / SPEC_FILE, spec.model_dump_json().encode())
-        return self._fine_tune.add_attempt(turn.lease.owner)
+            write_file(self.fine_tune.directory / SPEC_FILE, spec.model_dump_json().encode())
+        return self.fine_tune.add_attempt(turn.lease.owner)
 
     async def _wait_for_exit(
         self, process: TrainerProcess, turn: TrainingTurn, reader: ProgressReader
@@ -209,22 +275,6 @@ class FineTuneStep:
                 process.terminate()
         await asyncio.to_thread(reader.update_progress)
         return status, kill_at < math.inf
-
-    async def _fail_or_retry(self, status: int | None, reason: str, first_step: int) -> None:
-        """Allow another attempt after progress, or after the first kill by a signal."""
-        fine_tune = self._fine_tune
-        step = await asyncio.to_thread(fine_tune.durable_step)
-        self._crashes += 1
-        # A signal comes from outside, for example if memory is full: a retry may have more of it.
-        is_signalled = status == ExitStatus.STOPPED or (status is not None and status < 0)
-        may_be_transient = is_signalled and self._crashes == 1
-        if self._crashes > MAX_CRASHES or not (step > first_step or may_be_transient):
-            raise FineTuneFailed("training_failed", reason)
-        log.warning("fine-tune %s: %s It continues from step %d.", fine_tune.id, reason, step)
-
-    async def _end_tuning(self, result: FineTuneResult) -> None:
-        stored = await asyncio.to_thread(self._fine_tune.end, result)
-        log.info("fine-tune %s: %s", self._fine_tune.id, stored.status)
 
 
 @contextlib.asynccontextmanager

@@ -26,7 +26,6 @@ from worker.volume.links import SignedLinks
 if TYPE_CHECKING:
     # Imported on first use, since most workers never run a fine-tune.
     from worker.fine_tunes.record import FineTunes
-    from worker.fine_tunes.training_setup import TrainingSetup
 
 # Starts a job that runs long work, here or on the endpoint, and returns whether it has started.
 StartWork = Callable[[WorkReference], Awaitable[bool]]
@@ -131,25 +130,17 @@ class Resources:
         has_started = start_work is not None and all([await start_work(work) for _ in range(jobs)])
         return {} if has_started else work.run_with_field
 
-    @cached_property
-    def training_setup(self) -> "TrainingSetup":
-        self.check_training_enabled()
-        from worker.fine_tunes.training_setup import TrainingSetup  # noqa: PLC0415 - only for trainings
-
-        return TrainingSetup(
-            self.fine_tunes,
-            self.engines.base_model,
-            self.settings,
-            reserve_memory=self.engines.suspend if self._training_mode == "exclusive" else None,
-            low_priority=self._training_mode == "beside",
-        )
-
     def check_training_enabled(self) -> None:
-        if self._training_mode == "off":
+        """Raise ``InvalidInput`` unless this worker trains adapters."""
+        if self.training_mode == "off":
             raise InvalidInput(TRAINING_OFF)
 
     @property
-    def _training_mode(self) -> str:
+    def training_mode(self) -> str:
+        """How this worker trains: "here", without an engine; "beside" it; "exclusive"; or "off".
+
+        In the mode "exclusive", the engine is suspended.
+        """
         if not self.engines.has_engine:
             return "here"
         on_cpu = self.engines.base_model.model.device == "cpu"
@@ -167,7 +158,7 @@ class Resources:
         return self._job_list.find_orphans(self._unfinished_records())
 
     def _unfinished_records(self) -> Iterator[Record]:
-        trains, has_engine = self._training_mode != "off", self.engines.has_engine
+        trains, has_engine = self.training_mode != "off", self.engines.has_engine
         kinds = [
             kind
             for key, kind in KINDS.items()

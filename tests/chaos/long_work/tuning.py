@@ -20,8 +20,7 @@ from support.volume import all_records
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
 from emulator import Job, LostJobHandling
-from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import FineTuneResult
+from worker.fine_tunes.record import FineTune, FineTuneResult, FineTunes
 from worker.fine_tunes.spec import CHECKPOINTS_DIR, EVENTS_FILE, OUTCOME_FILE, SCRATCH_DIR
 from worker.volume.adapters import FILES, ORIGIN_FILE, WEIGHTS
 from worker.volume.lease import LeaseDirectory

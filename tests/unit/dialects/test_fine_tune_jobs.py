@@ -26,7 +26,7 @@ WAITING: Script = [["step", 5], ["wait"]]
 @pytest.fixture
 def caller(engine: ScriptedEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Caller:
     """A caller of a worker that can train; its volume has the rows of the fine-tune ``ID``."""
-    monkeypatch.setattr("worker.fine_tunes.training_setup.COMMAND", COMMAND)
+    monkeypatch.setattr("worker.fine_tunes.step.COMMAND", COMMAND)
     for interval in ("fine_tunes.step.POLL_S", "progress.INTERVAL_S"):
         monkeypatch.setattr(f"worker.{interval}", 0.01)
     engine.model = replace(engine.model, directory=tmp_path, max_lora_rank=16)

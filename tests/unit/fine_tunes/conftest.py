@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from support.engine.scripted import settings
-from support.fine_tunes import create_fine_tune
+from support.fine_tunes import COMMAND, create_fine_tune
 from support.processes.background import HUNG_S
 
 from worker.fine_tunes.record import FineTune, FineTunes
@@ -23,8 +23,9 @@ def fine_tune(fine_tunes: FineTunes) -> FineTune:
 
 @pytest.fixture(autouse=True)
 def _poll_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("memory", "step", "training_setup"):
+    for name in ("memory", "step"):
         monkeypatch.setattr(f"worker.fine_tunes.{name}.POLL_S", 0.02)
     monkeypatch.setattr("worker.long_work.runner.POLL_S", 0.02)
+    monkeypatch.setattr("worker.fine_tunes.step.COMMAND", COMMAND)
     # Longer than any test waits.
     monkeypatch.setattr("worker.fine_tunes.step.CHECKPOINT_S", 10 * HUNG_S)

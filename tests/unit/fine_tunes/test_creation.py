@@ -18,9 +18,8 @@ from support.volume import all_records
 
 from worker.engine import Model
 from worker.errors import Conflict, InputTooLarge, InvalidInput, NoSuchObject, RequestError
-from worker.fine_tunes.creation import FineTuneCreator, model_directory
+from worker.fine_tunes.creation import ROW_TYPES, FineTuneCreator, model_directory
 from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.sources import ROW_TYPES, RowSources
 from worker.job.fine_tune import FineTuneSpec
 from worker.media.fetcher import WebFetcher
 from worker.volume import ids
@@ -33,7 +32,7 @@ Serve = Callable[..., str]
 
 
 def make_creator(fine_tunes: FineTunes, model: Model = MODEL, **more: Any) -> FineTuneCreator:
-    return FineTuneCreator(fine_tunes, model, RowSources(fine_tunes.files, None), **more)
+    return FineTuneCreator(fine_tunes, model, None, **more)
 
 
 def create(creator: FineTuneCreator, adapters: tuple[str, ...] = (), **body: Any) -> FineTune:
@@ -217,7 +216,7 @@ def make_fetching_creator(fine_tunes: FineTunes) -> FineTuneCreator:
         is_allowed=lambda address: address == "127.0.0.9",
         types=ROW_TYPES,
     )
-    return FineTuneCreator(fine_tunes, MODEL, RowSources(fine_tunes.files, fetcher))
+    return FineTuneCreator(fine_tunes, MODEL, fetcher)
 
 
 async def test_a_url_is_fetched_only_once(fine_tunes: FineTunes, serve: Serve) -> None:

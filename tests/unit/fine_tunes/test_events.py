@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 from support.fine_tunes import eval_loss_event, loss_event, write_events
 
-from worker.fine_tunes import results
+from worker.fine_tunes import publish
 from worker.fine_tunes.events import metrics_by_step
-from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import FailureReason, FineTuneResult
+from worker.fine_tunes.record import FailureReason, FineTune, FineTuneResult, FineTunes
 from worker.fine_tunes.spec import ATTEMPTS_DIR, Event
 from worker.volume.adapters import FILES
 
@@ -113,7 +112,7 @@ def test_the_table_and_the_adapter_are_written_once(
     place.mkdir(parents=True)
     for name, content in contents.items():
         (place / name).write_bytes(content)
-    first = results.write_result_files(fine_tunes.files, fine_tune, place)
+    first = publish.write_result_files(fine_tunes.files, fine_tune, place)
     files = [fine_tunes.files.get(id) for id in first]
     assert [file.filename for file in files] == ["step_metrics.csv", *names]
     assert {file.purpose for file in files} == {"fine-tune-results"}
@@ -121,7 +120,7 @@ def test_the_table_and_the_adapter_are_written_once(
     assert table.startswith(b"step,train_loss,valid_loss,")
     assert others == [contents[name] for name in names]
     write_events(fine_tune, [loss_event(20, 1)], "000002.bb", resumed_at=15)
-    assert results.write_result_files(fine_tunes.files, fine_tune, place) == first
+    assert publish.write_result_files(fine_tunes.files, fine_tune, place) == first
 
 
 def test_the_table_has_a_row_per_step_and_empty_cells_for_missing_metrics() -> None:
@@ -129,9 +128,9 @@ def test_the_table_has_a_row_per_step_and_empty_cells_for_missing_metrics() -> N
         5: {"train_loss": 3.0, "learning_rate": 2e-3},
         10: {"valid_loss": 2.5, "eval_runtime": 1.0},
     }
-    assert list(csv.reader(results.metrics_csv(steps).splitlines())) == [
+    assert list(csv.reader(publish.metrics_csv(steps).splitlines())) == [
         ["step", "train_loss", "valid_loss", "learning_rate"],
         ["5", "3.0", "", "0.002"],
         ["10", "", "2.5", ""],
     ]
-    assert results.metrics_csv({}) == "step,train_loss,valid_loss\n"
+    assert publish.metrics_csv({}) == "step,train_loss,valid_loss\n"

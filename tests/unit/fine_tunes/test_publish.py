@@ -17,7 +17,7 @@ from worker.fine_tunes.publish import (
     release_adapter_name,
     reserve_adapter_name,
 )
-from worker.fine_tunes.request import StoredFineTune
+from worker.fine_tunes.record import StoredFineTune
 from worker.volume.adapters import (
     CONFIG,
     NAME_PATTERN,

@@ -11,8 +11,13 @@ import pytest
 from support.fine_tunes import records_of
 
 from worker.errors import Conflict, NoSuchObject
-from worker.fine_tunes.record import FineTune, FineTunes
-from worker.fine_tunes.request import AdapterChoice, FailureReason, FineTuneResult
+from worker.fine_tunes.record import (
+    AdapterChoice,
+    FailureReason,
+    FineTune,
+    FineTuneResult,
+    FineTunes,
+)
 from worker.fine_tunes.spec import ATTEMPTS_DIR, EPOCHS_DIR, OUTCOME_FILE, Outcome
 from worker.long_work.records import REQUEST
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import math
+import signal
 import time
 from functools import partial
 from pathlib import Path
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 from support.fine_tunes import (
     CHECKED,
+    COMMAND,
     DONE,
     Script,
-    ScriptedTrainingSetup,
     adapters,
     failure_of,
+    records_of,
     result_of,
     run_attempt,
     running_trainers,
@@ -25,14 +27,16 @@ from support.fine_tunes import (
     trainer_pids,
 )
 from support.processes.background import HUNG_S, poll_until
+from support.volume import fill, mount_disk
 
-from worker.errors import InvalidInput
+from worker.errors import EngineBusy, InvalidInput, VolumeError, WorkerError
 from worker.fine_tunes.record import FineTune
 from worker.fine_tunes.spec import SPEC_FILE
 from worker.fine_tunes.step import WIND_DOWN_S
 from worker.long_work.runner import RunOutcome, WorkLine
 from worker.progress import Progress
 from worker.routes.kinds import KINDS
+from worker.volume.adapters import FILES
 from worker.volume.lease import Claim, LeaseDirectory
 
 WAITS: Script = [*CHECKED, ["wait"]]
@@ -56,7 +60,7 @@ async def start_training(
 ) -> tuple[FineTune, asyncio.Task[RunOutcome], Path]:
     """Start training; return the fine-tune, its job, and the attempt after its first step."""
     fine_tune = scripted_fine_tune(root, *scripts)
-    task = start_attempt(fine_tune, ScriptedTrainingSetup(root, **changes), seconds=3600)
+    task = start_attempt(fine_tune, **changes, seconds=3600)
     return fine_tune, task, await wait_for_step(fine_tune)
 
 
@@ -70,22 +74,23 @@ async def test_the_adapter_of_a_successful_training_is_published_under_its_name(
 ) -> None:
     fine_tune = scripted_fine_tune(tmp_path, DONE, suffix="mine")
     progress = Progress()
-    assert (
-        await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path), progress=progress) == "ended"
-    )
+    assert await run_attempt(fine_tune, progress=progress) == "ended"
     result = result_of(fine_tune)
     name = "demo.mine.231114-221320"
     assert (result.status, result.adapter, result.error) == ("succeeded", name, None)
     assert (result.trained_tokens, result.steps) == (7, 10)
-    assert result.result_file_ids == ("file-metrics",)
+    files = [records_of(fine_tune).files.get(id).filename for id in result.result_file_ids]
+    assert files == ["step_metrics.csv", *FILES]
     # The best step's adapter is the result.
     checkpoints = [(checkpoint.step, checkpoint.name) for checkpoint in result.checkpoints]
     assert checkpoints == [(5, f"{name}.ckpt-5"), (10, name)]
     weights = "adapter_model.safetensors"
     published = {path.name: (path / weights).read_text() for path in adapters(tmp_path)}
     assert published == {name: "epoch 10", f"{name}.ckpt-5": "epoch 5"}
-    assert progress.values == {"step": 10, "epochs": 2, "epoch": 1.0, "loss": 0.1}
-    assert json.loads((fine_tune.directory / SPEC_FILE).read_text())["max_length"] == 8
+    assert progress.values == {"step": 10, "epoch": 1.0, "loss": 0.1}
+    spec = json.loads((fine_tune.directory / SPEC_FILE).read_text())
+    assert (spec["model"], spec["tokenizer"], spec["validation"]) == (*[str(tmp_path)] * 2, None)
+    assert (spec["device"], spec["max_length"], spec["training"]["form"]) == ("cpu", 8, "csv")
     assert not running_trainers(fine_tune)
     assert not fine_tune.is_leased()
 
@@ -97,10 +102,10 @@ MISTAKE_SCRIPT = [
 ]
 FAILURE, UNSERVABLE = "The file has 1 mistake.", "The adapter can't be served: it holds NaN"
 NO_ADAPTER = "The training has produced no adapter."
-
-
-def refuse(_: object) -> None:
-    raise InvalidInput("it needs 80.0 GiB")
+QUANTISED = (
+    "demo can't be fine-tuned: it is quantised, or not read from a directory. "
+    "MODEL_NAME has to name the model in its own precision."
+)
 
 
 async def refuse_adapter(_: Path) -> None:
@@ -114,7 +119,7 @@ async def refuse_adapter(_: Path) -> None:
         (MISTAKE_SCRIPT[1:], {}, ("training_failed", FAILURE, None), 1),
         ([*CHECKED, ["over", {}]], {}, ("training_failed", NO_ADAPTER, None), 1),
         (DONE, {"check_adapter": refuse_adapter}, ("training_failed", UNSERVABLE, None), 1),
-        (DONE, {"make_spec": refuse}, ("not_trainable", "it needs 80.0 GiB", None), 0),
+        (DONE, {"model": {"quantization": "awq"}}, ("not_trainable", QUANTISED, None), 0),
     ],
     ids=[
         "mistakes in the rows",
@@ -132,7 +137,7 @@ async def test_a_fine_tune_that_can_not_be_trained_or_served_publishes_nothing(
     trainer_count: int,
 ) -> None:
     fine_tune = scripted_fine_tune(tmp_path, script)
-    assert await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path, **changes)) == "ended"
+    assert await run_attempt(fine_tune, **changes) == "ended"
     assert (failure_of(fine_tune), adapters(tmp_path)) == (failure, [])
     assert len(trainer_pids(fine_tune)) == trainer_count
 
@@ -153,7 +158,7 @@ async def test_a_cancel_during_the_check_of_the_adapter_publishes_nothing(tmp_pa
     async def check(_: Path) -> None:
         fine_tune.cancel()
 
-    await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path, check_adapter=check))
+    await run_attempt(fine_tune, check_adapter=check)
     assert state(fine_tune, tmp_path) == ("cancelled", [], [])
 
 
@@ -190,22 +195,21 @@ async def test_a_trainer_that_writes_no_checkpoint_in_time_is_killed(
     assert await asyncio.wait_for(task, HUNG_S) == "paused"
     assert state(fine_tune, tmp_path) == ("paused", [], [])
     fine_tune.resume()
-    assert await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path)) == "ended"
+    assert await run_attempt(fine_tune) == "ended"
     assert fine_tune.status == "succeeded"
 
 
 async def test_another_job_resumes_from_the_checkpoint_of_a_pause(tmp_path: Path) -> None:
     fine_tune = scripted_fine_tune(tmp_path, WAITS, DONE)
-    training_setup = ScriptedTrainingSetup(tmp_path)
-    task = start_attempt(fine_tune, training_setup)
+    task = start_attempt(fine_tune)
     first = await wait_for_step(fine_tune)
     fine_tune.pause()
     assert await task == "paused"
     assert state(fine_tune, tmp_path) == ("paused", [], [])
     assert (first / "checkpoints" / "checkpoint-5").is_dir()
-    assert await run_attempt(fine_tune, training_setup) == "paused"
+    assert await run_attempt(fine_tune) == "paused"
     fine_tune.resume()
-    assert await run_attempt(fine_tune, training_setup) == "ended"
+    assert await run_attempt(fine_tune) == "ended"
     assert fine_tune.status == "succeeded"
     _, second = fine_tune.attempt_paths()
     assert (second / "events.jsonl").read_text().startswith('{"resumed_at": 5}')
@@ -221,15 +225,13 @@ async def test_a_job_hands_over_at_a_checkpoint_when_its_time_is_over_or_its_wor
 ) -> None:
     closed_at = [math.inf]
     fine_tune = scripted_fine_tune(tmp_path, WAITS, DONE)
-    task = start_attempt(
-        fine_tune, ScriptedTrainingSetup(tmp_path), closed_at=lambda: closed_at[-1]
-    )
+    task = start_attempt(fine_tune, closed_at=lambda: closed_at[-1])
     await wait_for_step(fine_tune)
     closed_at.append(0.0 if worker_stops else math.inf)
     clock_offsets_s.append(offset_s)
     assert await task == "left"
     assert state(fine_tune, tmp_path) == ("queued", [], [])
-    assert await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path)) == "ended"
+    assert await run_attempt(fine_tune) == "ended"
     assert len(fine_tune.attempt_paths()) == 2
 
 
@@ -240,7 +242,7 @@ async def test_a_cancelled_job_leaves_no_process_and_no_lease(tmp_path: Path) ->
     assert task.cancelled()
     assert running_trainers(fine_tune) == []
     assert not fine_tune.is_leased()
-    assert await run_attempt(fine_tune, ScriptedTrainingSetup(tmp_path)) == "ended"
+    assert await run_attempt(fine_tune) == "ended"
 
 
 async def test_two_jobs_train_a_fine_tune_once(
@@ -255,7 +257,7 @@ async def test_two_jobs_train_a_fine_tune_once(
 
     monkeypatch.setattr(LeaseDirectory, "poll_claim", record_poll)
     fine_tune = scripted_fine_tune(tmp_path, WAITS, DONE)
-    first, second = (start_attempt(fine_tune, ScriptedTrainingSetup(tmp_path)) for _ in range(2))
+    first, second = (start_attempt(fine_tune) for _ in range(2))
     await wait_for_step(fine_tune)
     # Only a job without the lease polls it.
     await polled.wait()
@@ -282,19 +284,19 @@ async def test_a_worker_that_has_lost_its_lease_stops_its_trainer_and_waits(
 async def test_a_worker_trains_one_adapter_at_a_time_in_the_order_of_the_jobs(
     tmp_path: Path,
 ) -> None:
-    shared, line = ScriptedTrainingSetup(tmp_path), WorkLine(KINDS["fine_tune"].places)
+    line = WorkLine(KINDS["fine_tune"].places)
     first, second, third, unwanted = (
         scripted_fine_tune(tmp_path, script, id=f"ftjob-{str(number) * 24}")
         for number, script in enumerate((WAITS, DONE, DONE, DONE))
     )
-    tasks = [start_attempt(first, shared, line=line)]
+    tasks = [start_attempt(first, line=line)]
     await wait_for_step(first)
 
     def has_waiting_jobs(count: int) -> bool:
         return line.waiting_count == count
 
     for number, fine_tune in enumerate((second, third, unwanted), 1):
-        tasks.append(start_attempt(fine_tune, shared, line=line))
+        tasks.append(start_attempt(fine_tune, line=line))
         await poll_until(partial(has_waiting_jobs, number))
     # A waiting fine-tune is cancelled immediately.
     unwanted.cancel()
@@ -314,3 +316,101 @@ async def test_a_worker_trains_one_adapter_at_a_time_in_the_order_of_the_jobs(
     ]
     # File times have a resolution of some milliseconds.
     assert end_times[0] <= start_times[0] <= end_times[1] <= start_times[1]
+
+
+# Failures of memory, the trainer, the volume or the worker
+
+CRASH = ["exit", 1]
+KILLED = ["kill", signal.SIGKILL]
+# The trainer exits with this status on SIGTERM.
+STOPPED = ["exit", 75]
+
+
+def crashing_scripts(*steps: int, crash: list[object] = CRASH) -> list[Script]:
+    """Return one script for each step: it writes a checkpoint of the step and crashes."""
+    return [[*CHECKED, ["checkpoint", step], crash] for step in steps]
+
+
+@pytest.mark.parametrize(
+    ("scripts", "status", "attempts"),
+    [
+        *(
+            ([*crashing_scripts(5, 6, crash=crash), DONE], "succeeded", 3)
+            for crash in (CRASH, KILLED, ["kill", signal.SIGSEGV])
+        ),
+        (crashing_scripts(1, 2, 3, 4), "failed", 3),
+        ([*crashing_scripts(5), [*CHECKED, CRASH], DONE], "failed", 2),
+        *(([*[[*CHECKED, end]] * 1, DONE], "succeeded", 2) for end in (KILLED, STOPPED)),
+        *(([*[[*CHECKED, end]] * 2, DONE], "failed", 2) for end in (KILLED, STOPPED)),
+    ],
+)
+async def test_training_resumes_after_a_crash_with_progress_or_after_one_kill(
+    tmp_path: Path, scripts: list[Script], status: str, attempts: int
+) -> None:
+    fine_tune = scripted_fine_tune(tmp_path, *scripts)
+    assert await run_attempt(fine_tune) == "ended"
+    assert (result_of(fine_tune).status, len(fine_tune.attempt_paths())) == (status, attempts)
+
+
+async def test_a_crash_without_progress_fails_with_the_trainers_message(tmp_path: Path) -> None:
+    output = 'Traceback (most recent call last):\n  File "/opt/x.py"\nValueError: no /opt/weights\n'
+    fine_tune = scripted_fine_tune(tmp_path, [*CHECKED, ["say", output], CRASH])
+    await run_attempt(fine_tune)
+    message = "The process that trains has crashed: ValueError: no ..."
+    assert failure_of(fine_tune) == ("training_failed", message, None)
+    assert len(fine_tune.attempt_paths()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        # The trainer exits with status 74 if the volume is full.
+        (COMMAND, VolumeError("The volume is full")),
+        # The command is longer than the kernel allows.
+        (("a" * (1 << 20),), EngineBusy("can't start another process")),
+    ],
+    ids=["full volume", "no process"],
+)
+async def test_another_job_continues_after_a_failure_of_the_volume_or_of_the_process_limit(
+    tmp_path: Path, command: tuple[str, ...], error: WorkerError
+) -> None:
+    scripts = [[*CHECKED, ["exit", 74]]] if command == COMMAND else []
+    fine_tune = scripted_fine_tune(tmp_path, *scripts, DONE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("worker.fine_tunes.step.COMMAND", command)
+        with pytest.raises(type(error), match=error.message):
+            await run_attempt(fine_tune)
+    assert (fine_tune.status, fine_tune.is_leased()) == ("queued", False)
+    assert await run_attempt(fine_tune) == "ended"
+    assert result_of(fine_tune).status == "succeeded"
+
+
+async def test_publishing_continues_once_a_full_disk_has_space_again(tmp_path: Path) -> None:
+    fine_tune = scripted_fine_tune(tmp_path, DONE)
+    with mount_disk(tmp_path / "disk", 1 << 18) as disk:
+        filler = fill(disk)
+        with pytest.raises(VolumeError, match="full"):
+            await run_attempt(fine_tune, base_path=disk)
+        assert not [path for path in adapters(disk) if not path.name.startswith(".")]
+        filler.unlink()
+        assert await run_attempt(fine_tune, base_path=disk) == "ended"
+        assert len(fine_tune.attempt_paths()) == 1
+        names = sorted(str(checkpoint.name) for checkpoint in result_of(fine_tune).checkpoints)
+        assert [path.name for path in adapters(disk)] == names
+
+
+async def test_a_finished_training_whose_worker_died_before_publishing_is_not_repeated(
+    tmp_path: Path,
+) -> None:
+    fine_tune = scripted_fine_tune(tmp_path, DONE)
+
+    async def wait_forever(_: Path) -> None:
+        await asyncio.sleep(3600)
+
+    task = start_attempt(fine_tune, check_adapter=wait_forever)
+    outcomes = fine_tune.directory / "attempts"
+    await poll_until(lambda: any(outcomes.glob("*/outcome.json")))
+    task.cancel()
+    await asyncio.wait({task})
+    assert await run_attempt(fine_tune) == "ended"
+    assert len(trainer_pids(fine_tune)) == 1

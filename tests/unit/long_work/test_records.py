@@ -20,8 +20,7 @@ from worker.errors import (
     VolumeError,
 )
 from worker.files import DAY_S
-from worker.fine_tunes.record import FineTunes
-from worker.fine_tunes.request import FineTuneResult, StoredFineTune
+from worker.fine_tunes.record import FineTuneResult, FineTunes, StoredFineTune
 from worker.long_work import records as record_types
 from worker.long_work.records import RESULT, STALE_S, Record, StoredRequest
 from worker.volume import ids

@@ -21,8 +21,7 @@ from support.fine_tunes import (
 from support.volume import all_records
 
 from worker.dialects.openai.fine_tuning import job_object
-from worker.fine_tunes.record import FineTunes
-from worker.fine_tunes.request import EpochCheckpoint, FailureReason, FineTuneResult
+from worker.fine_tunes.record import EpochCheckpoint, FailureReason, FineTuneResult, FineTunes
 from worker.fine_tunes.spec import ATTEMPTS_DIR, OUTCOME_FILE, Event, Outcome
 from worker.long_work.records import WorkReference
 
