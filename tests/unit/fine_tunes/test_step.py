@@ -408,8 +408,12 @@ async def test_a_finished_training_whose_worker_died_before_publishing_is_not_re
         await asyncio.sleep(3600)
 
     task = start_attempt(fine_tune, check_adapter=wait_forever)
-    outcomes = fine_tune.directory / "attempts"
-    await poll_until(lambda: any(outcomes.glob("*/outcome.json")))
+
+    def is_over() -> bool:
+        outcomes = map(fine_tune.read_outcome, fine_tune.attempt_paths())
+        return any(outcome and outcome.is_over for outcome in outcomes)
+
+    await poll_until(is_over)
     task.cancel()
     await asyncio.wait({task})
     assert await run_attempt(fine_tune) == "ended"
