@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -74,7 +74,7 @@ def read_events(
     that a later attempt has repeated are left out.
     """
     lines = [_EventLine(at=created_at, message="Created")]
-    lines += _merge_attempts([list(_event_lines(attempt / EVENTS_FILE)) for attempt in attempts])
+    lines += _merge_attempts(attempts)
     if result:
         message = "Cancelled"
         if result.error:
@@ -87,9 +87,38 @@ def read_events(
     for number, line in enumerate(lines):
         newest_at = max(newest_at, int(line.at))
         event_id = ids.number_id(EVENT_PREFIX, id, number)
-        fields = line.at, line.level, line.message, line.step, _rename_metrics(line.metrics)
+        metrics = {
+            name: value
+            for trainer_name, value in line.metrics.items()
+            if value is not None and math.isfinite(value)
+            for name in _METRIC_NAMES.get(trainer_name, (trainer_name,))
+        }
+        fields = line.at, line.level, line.message, line.step, metrics
         events.append(FineTuneEvent(event_id, newest_at, *fields))
     return events
+
+
+def _merge_attempts(attempts: Sequence[Path]) -> list[_EventLine]:
+    """Return the lines of all attempts, without the metrics of steps that a later one repeated."""
+    merged: list[_EventLine] = []
+    repeated_after = math.inf
+    for attempt in reversed(attempts):
+        lines = []
+        with translate_os_errors(), contextlib.suppress(FileNotFoundError):
+            # The text after the last newline is incomplete: it is being written, or the machine
+            # crashed.
+            for line in (attempt / EVENTS_FILE).read_bytes().split(b"\n")[:-1]:
+                with contextlib.suppress(msgspec.DecodeError):
+                    lines.append(_decode(line))
+        valid = [
+            line
+            for line in lines
+            if line.resumed_at is None and not (line.metrics and line.step > repeated_after)
+        ]
+        merged = valid + merged
+        resumed = [line.resumed_at for line in lines if line.resumed_at is not None]
+        repeated_after = min([repeated_after, *resumed])
+    return merged
 
 
 def metrics_by_step(events: list[FineTuneEvent]) -> dict[int, dict[str, float]]:
@@ -98,16 +127,6 @@ def metrics_by_step(events: list[FineTuneEvent]) -> dict[int, dict[str, float]]:
         if event.metrics:
             metrics.setdefault(event.step, {}).update(event.metrics)
     return dict(sorted(metrics.items()))
-
-
-def _rename_metrics(metrics: dict[str, float | None]) -> dict[str, float]:
-    """Return the metrics with finite values, by the names in ``_METRIC_NAMES``."""
-    return {
-        name: value
-        for trainer_name, value in metrics.items()
-        if value is not None and math.isfinite(value)
-        for name in _METRIC_NAMES.get(trainer_name, (trainer_name,))
-    }
 
 
 class ProgressReader:
@@ -136,32 +155,3 @@ class ProgressReader:
             numbers = ((name, line.metrics.get(name)) for name in PROGRESS_METRICS)
             changes |= {name: value for name, value in numbers if value is not None}
         self._progress.update(**changes)
-
-
-def _event_lines(path: Path) -> Iterator[_EventLine]:
-    """Yield the complete and valid lines in the file of an attempt's events."""
-    with translate_os_errors():
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
-            return
-    # The text after the last newline is incomplete: it is being written, or the machine crashed.
-    for line in content.split(b"\n")[:-1]:
-        with contextlib.suppress(msgspec.DecodeError):
-            yield _decode(line)
-
-
-def _merge_attempts(attempts: list[list[_EventLine]]) -> list[_EventLine]:
-    merged: list[_EventLine] = []
-    repeated_after = math.inf
-    for lines in reversed(attempts):
-        valid = [
-            line
-            for line in lines
-            if line.resumed_at is None and not (line.metrics and line.step > repeated_after)
-        ]
-        merged = valid + merged
-        repeated_after = min(
-            [repeated_after, *(line.resumed_at for line in lines if line.resumed_at is not None)]
-        )
-    return merged

@@ -90,7 +90,12 @@ def _parse_value(key: str, value: Any, field: str) -> Any:
         return _parse_lora(value, field)
     if isinstance(value, bool):
         raise field_error(field, "a number")
-    return _learning_rate_from_multiplier(value, field) if key == MULTIPLIER else value
+    if key == MULTIPLIER:
+        try:
+            return float(value) * LEARNING_RATE
+        except (TypeError, ValueError, OverflowError):
+            raise field_error(field, 'a number above 0, or "auto"') from None
+    return value
 
 
 def _parse_lora(config: Any, parent: str) -> dict[str, Any]:
@@ -101,26 +106,23 @@ def _parse_lora(config: Any, parent: str) -> dict[str, Any]:
     for key, raw in drop_nulls(config).items():
         field = f"{parent}.{key}"
         value = _BOOLEANS.get(raw.lower(), raw) if isinstance(raw, str) else raw
-        if key in Lora.model_fields:
-            values[key] = _parse_lora_value(key, value, field)
-        elif key not in {*REQUIRED_VALUES, *UNSUPPORTED}:
+        if key == "target_modules":
+            values[key] = _parse_target_modules(value, field)
+        elif key in Lora.model_fields:
+            is_flag = key == "use_rslora"
+            if isinstance(value, bool) != is_flag:
+                raise field_error(field, "true or false" if is_flag else "a number")
+            values[key] = value
+        elif key in REQUIRED_VALUES:
+            if value != REQUIRED_VALUES[key]:
+                raise field_error(
+                    field, f"only {REQUIRED_VALUES[key]!r}: vLLM serves no other adapters"
+                )
+        elif key not in UNSUPPORTED:
             raise _unknown_key_error(key, (*Lora.model_fields, *REQUIRED_VALUES), parent)
-        elif key in REQUIRED_VALUES and value != REQUIRED_VALUES[key]:
-            raise field_error(
-                field, f"only {REQUIRED_VALUES[key]!r}: vLLM serves no other adapters"
-            )
-        elif key in UNSUPPORTED and value not in (False, [], {}):
+        elif value not in (False, [], {}):
             raise field_error(field, "such adapters can't be trained here and served: leave it out")
     return values
-
-
-def _parse_lora_value(key: str, value: Any, field: str) -> Any:
-    if key == "target_modules":
-        return _parse_target_modules(value, field)
-    is_flag = key == "use_rslora"
-    if isinstance(value, bool) != is_flag:
-        raise field_error(field, "true or false" if is_flag else "a number")
-    return value
 
 
 def _parse_target_modules(value: Any, field: str) -> tuple[str, ...] | None:
@@ -128,26 +130,14 @@ def _parse_target_modules(value: Any, field: str) -> tuple[str, ...] | None:
         # None is the trainer's default: all linear layers of attention and MLP, without the head.
         return None
     names = [value] if isinstance(value, str) else value
-    is_list = isinstance(names, list) and 0 < len(names) <= MAX_MODULES
-    if is_list and all(map(_is_module_name, names)):
-        return tuple(dict.fromkeys(names))
+    if isinstance(names, list) and 0 < len(names) <= MAX_MODULES:
+        texts = [name for name in names if isinstance(name, str) and len(name) <= MAX_MODULE_NAME]
+        if len(texts) == len(names) and all(map(_MODULE_NAME.fullmatch, texts)):
+            return tuple(dict.fromkeys(texts))
     raise field_error(
         field,
         f'up to {MAX_MODULES} names of layers, for example ["q_proj", "v_proj"], or "all-linear"',
     )
-
-
-def _is_module_name(name: object) -> bool:
-    if not isinstance(name, str) or len(name) > MAX_MODULE_NAME:
-        return False
-    return _MODULE_NAME.fullmatch(name) is not None
-
-
-def _learning_rate_from_multiplier(value: Any, field: str) -> float:
-    try:
-        return float(value) * LEARNING_RATE
-    except (TypeError, ValueError, OverflowError):
-        raise field_error(field, 'a number above 0, or "auto"') from None
 
 
 def _unknown_key_error(key: str, known_keys: Iterable[str], parent: str) -> InvalidInput:

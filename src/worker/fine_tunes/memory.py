@@ -7,7 +7,6 @@ import shutil
 import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import NamedTuple
 
 from worker.errors import InvalidInput
@@ -102,12 +101,14 @@ async def reserve_memory(
 
 def needed_bytes(spec: Spec) -> int | None:
     """Return the minimum memory of a training in bytes; None if the model's files lack the data."""
-    elements = None
-    with contextlib.suppress(OSError):
+    try:
         elements, _ = count_elements([*spec.model.glob("*.safetensors")])
-    sizes = _model_sizes(spec.model)
+        config = json.loads((spec.model / CONFIG).read_bytes())
+        sizes = ModelSizes.model_validate(config.get("text_config", config))
+    except (OSError, ValueError, AttributeError):
+        return None
     weights = elements.total() if elements else 0
-    if not weights or sizes is None:
+    if not weights:
         return None
     row = min(spec.max_length, MIN_ROW_TOKENS) * sizes.token_bytes(recompute=True)
     fixed = weights * WEIGHT_BYTES[spec.device] + PROCESS_BYTES[spec.device]
@@ -119,15 +120,6 @@ def needed_bytes(spec: Spec) -> int | None:
 def device_memory(device: str) -> DeviceMemory | None:
     """Return the memory of the device that trains; None if it is unknown."""
     return _gpu_memory() if device == "cuda" else DeviceMemory(free_memory_bytes(), memory_limit())
-
-
-def _model_sizes(model: Path) -> ModelSizes | None:
-    """Read the sizes of a model from its configuration; None if they are missing."""
-    try:
-        config = json.loads((model / CONFIG).read_bytes())
-        return ModelSizes.model_validate(config.get("text_config", config))
-    except (OSError, ValueError, AttributeError):
-        return None
 
 
 def _gpu_memory() -> DeviceMemory | None:

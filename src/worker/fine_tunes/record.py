@@ -269,16 +269,13 @@ class FineTune(Record):
             if decision.status == "cancelled":
                 result = FineTuneResult(status="cancelled", at=result.at)
         stored = self.write_or_read_file(RESULT, result)
-        self._remove_checkpoints()
-        return stored
-
-    def _remove_checkpoints(self) -> None:
         # The fine-tune has ended even if some files remain; they are removed with its directory.
         with contextlib.suppress(OSError, VolumeError):
             for attempt in self.attempt_paths():
                 for path in attempt.iterdir():
                     if path.is_dir():
                         shutil.rmtree(path, ignore_errors=True)
+        return stored
 
     def _check_not_ended(self, action: str) -> None:
         # This raises an error if the fine-tune doesn't exist.
