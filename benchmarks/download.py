@@ -10,25 +10,25 @@ Import and engine startup are measured with the same worker on a filled volume, 
 down. The kinds of startups alternate; the ratios of the medians count, not the seconds.
 """
 
-import argparse
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from statistics import median
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
+import bench
 
-from support.hub.server import Hub, hub  # noqa: E402 - found by sys.path
+sys.path.insert(0, str(bench.ROOT / "tests"))
+
+from support.hub.server import Hub, hub
 
 NAME = "org/model"
 HANDLER = (sys.executable, "-u", "src/handler.py")
@@ -46,8 +46,12 @@ IMPORT = re.compile(r"start-up: import +([0-9.]+) s")
 class Startup:
     """Seconds from the start of a process to its first token, and those of the import."""
 
-    first_token: float
-    import_: float
+    first_s: float
+    import_s: float
+
+    @property
+    def engine_s(self) -> float:
+        return self.first_s - self.import_s
 
 
 def measure_startup(server: Hub, base: Path, vllm_cache: Path) -> Startup:
@@ -63,7 +67,7 @@ def measure_startup(server: Hub, base: Path, vllm_cache: Path) -> Startup:
     with tempfile.TemporaryFile("w+") as log:
         started_at = time.monotonic()
         process = subprocess.Popen(
-            ANSWER, cwd=ROOT, env=environ, stdout=subprocess.PIPE, stderr=log
+            ANSWER, cwd=bench.ROOT, env=environ, stdout=subprocess.PIPE, stderr=log
         )
         assert process.stdout
         first_line = process.stdout.readline()
@@ -88,60 +92,36 @@ def repository(model: Path) -> Iterator[tuple[Hub, int]]:
         yield server, sum(path.stat().st_size for path in files.iterdir())
 
 
-class Startups:
-    """The kinds of startups that are compared.
-
-    Args:
-        server: The hub.
-        size: Size of the repository in bytes.
-        folder: Folder in which volumes are created.
-    """
-
-    def __init__(self, server: Hub, size: int, folder: Path) -> None:
-        self._hub = server
-        self._size = size
-        self._folder = folder
-        self._filled_volume = folder / "filled"
-        self._filled_volume.mkdir()
-        self._numbers = iter(range(1000))
-
-    def start_filled(self, status: int | None = None) -> Startup:
-        """Start on a filled volume, with a hub that would answer with ``status`` if it is set."""
-        self._hub.clear()
-        self._hub.throttle, self._hub.status = None, status
-        startup = measure_startup(self._hub, self._filled_volume, self._folder / "vllm")
-        self._hub.status = None
-        return startup
-
-    def start_empty(self, download_s: float) -> Startup:
-        """Start on an empty volume; the hub takes ``download_s`` seconds to send everything."""
-        base = self._folder / str(next(self._numbers))
-        base.mkdir()
-        self._hub.throttle = self._size / download_s
-        startup = measure_startup(self._hub, base, self._folder / "vllm")
-        shutil.rmtree(base)
-        return startup
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--model", type=Path, default=ROOT / ".models" / "demo")
+    parser = bench.options(__doc__)
+    parser.add_argument("--model", type=Path, default=bench.DEMO_MODEL)
     args = parser.parse_args()
-    with repository(args.model) as (server, size), tempfile.TemporaryDirectory() as folder:
-        startups = Startups(server, size, Path(folder))
+    with repository(args.model) as (server, size), tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        filled = folder / "filled"
+        filled.mkdir()
+
+        def start_filled(status: int | None = None) -> Startup:
+            """Start on a filled volume, with a hub that would answer with this status."""
+            server.clear()
+            server.throttle, server.status = None, status
+            return measure_startup(server, filled, folder / "vllm")
+
         # This fills the volume, the page cache and vLLM's own caches.
-        startups.start_filled()
-        import_s = startups.start_filled().import_
+        start_filled()
+        import_s = start_filled().import_s
         lengths = {f"{length:g} x import": length * import_s for length in LENGTHS}
         up, down = [], []
         empty: dict[str, list[Startup]] = {name: [] for name in lengths}
         for number in range(args.rounds):
-            up.append(startups.start_filled())
-            down.append(startups.start_filled(503))
+            up.append(start_filled())
+            down.append(start_filled(503))
             assert not server.requests
-            for name, seconds in lengths.items():
-                empty[name].append(startups.start_empty(seconds))
+            server.status = None
+            for name, download_s in lengths.items():
+                server.throttle = size / download_s
+                with tempfile.TemporaryDirectory(dir=folder) as volume:
+                    empty[name].append(measure_startup(server, Path(volume), folder / "vllm"))
             print(f"round {number + 1} of {args.rounds}", flush=True)
     report(up, down, empty, lengths)
 
@@ -153,39 +133,26 @@ def report(
     lengths: dict[str, float],
 ) -> None:
     """Print the medians, also of ratios within a round."""
-    print(f"import           {median(start.import_ for start in up):6.2f} s")
-    print(f"engine and token {median(map(engine_s, up)):6.2f} s")
-    hub_up_s = median(start.first_token for start in up)
-    hub_down_s = median(start.first_token for start in down)
+    print(f"import           {median(start.import_s for start in up):6.2f} s")
+    print(f"engine and token {median(start.engine_s for start in up):6.2f} s")
+    hub_up_s = median(start.first_s for start in up)
+    hub_down_s = median(start.first_s for start in down)
     print(f"from a volume, hub up       {hub_up_s:6.2f} s")
     print(f"from a volume, hub down     {hub_down_s:6.2f} s  {hub_down_s / hub_up_s:.2f} x hub up")
     for name, startups in empty.items():
-        seconds = median(start.first_token for start in startups)
-        ideal = ratio_to_ideal(1, lengths[name], startups, up)
-        allowed = ratio_to_ideal(1.1, lengths[name], startups, up)
+        seconds = median(start.first_s for start in startups)
+        ideal, allowed = (
+            median(
+                start.first_s / (factor * max(lengths[name], filled.import_s) + filled.engine_s)
+                for start, filled in zip(startups, up, strict=True)
+            )
+            for factor in (1, 1.1)
+        )
         print(
             f"download of {name:13} {seconds:6.2f} s  {ideal:.2f} x max(download, import) + engine"
         )
         print(f"{'':32}  {allowed:.2f} x 1.1 max(download, import) + engine")
         print(f"{'':32}  a second boot takes {hub_up_s / seconds:.2f} x as long")
-
-
-def ratio_to_ideal(
-    factor: float, download_s: float, startups: list[Startup], up: list[Startup]
-) -> float:
-    """Return the median ratio of startups to factor * max(download, import) + engine."""
-    return median(
-        startup.first_token / (factor * max(download_s, filled.import_) + engine_s(filled))
-        for startup, filled in zip(startups, up, strict=True)
-    )
-
-
-def engine_s(startup: Startup) -> float:
-    return startup.first_token - startup.import_
-
-
-def median(values: Iterable[float]) -> float:
-    return statistics.median(values)
 
 
 if __name__ == "__main__":

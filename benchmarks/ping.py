@@ -8,7 +8,6 @@ are measured with faster pings: from the log line of the last phase to the first
 ``kill -9`` of the core to the first 503.
 """
 
-import argparse
 import contextlib
 import os
 import signal
@@ -22,13 +21,11 @@ from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-
-from download import NAME, repository  # noqa: E402 - found by sys.path
-from support.hub.server import Hub  # noqa: E402 - found by sys.path
-from support.processes.background import BackgroundProcess, start_command  # noqa: E402 - found by sys.path
-from support.processes.commands import HANDLER, HOME  # noqa: E402 - found by sys.path
+import bench
+from download import NAME, repository  # makes `tests` importable
+from support.hub.server import Hub
+from support.processes.background import BackgroundProcess, start_command
+from support.processes.commands import HANDLER, HOME
 
 PORT = 8475
 TIMEOUT_S = 5.0
@@ -139,10 +136,9 @@ def measure_round(hub: Hub, folder: Path) -> dict[str, float]:
 
 def main() -> None:
     """Print the median and the maximum of each figure."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser = bench.options(__doc__, rounds=5)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--model", type=Path, default=ROOT / ".models" / "demo")
+    parser.add_argument("--model", type=Path, default=bench.DEMO_MODEL)
     options = parser.parse_args()
     rounds = []
     with repository(options.model) as (hub, size), tempfile.TemporaryDirectory() as folders:
