@@ -1,13 +1,37 @@
-"""Directories of attempts appear only when complete; the newest checkpoint of all counts."""
+"""What attempts write: events, and directories that appear only when complete."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
 
 from trainer import output
+from trainer.output import EventLog
 from worker.fine_tunes.spec import CHECKPOINTS_DIR, EPOCHS_DIR
 from worker.volume.adapters import CONFIG, WEIGHTS
+
+
+def test_metrics_are_logged_once_and_as_valid_json(tmp_path: Path) -> None:
+    logs = {"loss": math.nan, "grad_norm": math.inf, "epoch": 0.5}
+    with EventLog(tmp_path / "e", 7) as events:
+        events.write("Two\nlines", 7, "warn")
+        # Steps are repeated after a fallback to fewer rows.
+        for loss in (1.0, 1.5):
+            events.write_metrics({"loss": loss}, 8)
+            events.write_metrics({"eval_loss": loss}, 8)
+        events.write_metrics(logs, 9)
+        # Lines are readable while the training runs.
+        text = (tmp_path / "e").read_text()
+    first, *entries = [json.loads(line, parse_constant=str.upper) for line in text.splitlines()]
+    assert first == {"resumed_at": 7}
+    assert [(one["message"], one["step"], one["level"], one["metrics"]) for one in entries] == [
+        ("Two\nlines", 7, "warn", {}),
+        ("{'loss': 1.0}", 8, "info", {"loss": 1.0}),
+        ("{'eval_loss': 1.0}", 8, "info", {"eval_loss": 1.0}),
+        (str(logs), 9, "info", {"epoch": 0.5}),
+    ]
+
 
 FILE = "trainer_state.json"
 

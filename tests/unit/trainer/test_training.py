@@ -1,7 +1,10 @@
 """A training equals transformers' Trainer with PEFT, also if it is split into attempts."""
 
 import itertools
+import json
 import math
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,8 +16,11 @@ from support.trainers.real import Attempts, events_of, noise_rows, spec, tiny_mo
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
 from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
+from trainer.output import EventLog
 from trainer.tokens import TokenRow
-from worker.fine_tunes.spec import EPOCHS_DIR, Lora
+from trainer.training import start_wandb_reporting
+from worker import masking
+from worker.fine_tunes.spec import EPOCHS_DIR, EVENTS_FILE, Lora
 from worker.volume.adapters import WEIGHTS
 
 ROWS, VALIDATION = token_rows(22, seed=1), token_rows(5, seed=2)
@@ -227,3 +233,85 @@ def test_a_loss_that_is_not_a_number_is_a_failure_with_advice(tmp_path: Path) ->
 def test_a_step_has_no_more_rows_than_the_file(tmp_path: Path) -> None:
     trained = Attempts(tmp_path, ROWS[:3]).run("1", spec(tmp_path, batch_size=100))
     assert (trained.batch_size, trained.steps) == (3, 2)
+
+
+# Reports to Weights & Biases
+
+# The used part of the package wandb; it records its calls.
+PACKAGE = """
+import json, pathlib
+
+def note(*calls):
+    with (pathlib.Path(__file__).parent / "calls").open("a") as opened:
+        opened.write(json.dumps(calls) + "\\n")
+
+class errors:
+    class Error(Exception):
+        pass
+
+class Run:
+    def log(self, numbers, step):
+        note("log", numbers, step)
+
+    def finish(self):
+        note("finish")
+
+def init(**how):
+    if how.get("project") == "refused":
+        raise errors.Error("no such project")
+    if how.get("project") == "quoted":
+        raise errors.Error("the key 'secret-of-wandb' in /root/.netrc is none")
+    note("init", how)
+    return Run()
+"""
+
+
+@pytest.fixture
+def wandb_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Install a wandb package for one test and set a key; return the file of recorded calls."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    (packages / "wandb.py").write_text(PACKAGE)
+    monkeypatch.syspath_prepend(packages)
+    monkeypatch.setenv("WANDB_API_KEY", "secret-of-wandb")
+    yield packages / "calls"
+    sys.modules.pop("wandb", None)
+
+
+def test_metrics_are_reported_to_weights_and_biases(tmp_path: Path, wandb_calls: Path) -> None:
+    wandb = {"project": "p", "tags": ["t"], "api_key": "unknown"}
+    attempts = Attempts(tmp_path / "ftjob-a", token_rows(8))
+    attempts.run("1", spec(tmp_path, epochs=1, wandb=wandb))
+    (first, options), *calls = [json.loads(line) for line in wandb_calls.read_text().splitlines()]
+    config = options.pop("config")
+    assert (first, config["learning_rate"], "model" in config) == ("init", 1e-2, False)
+    assert options == {"project": "p", "tags": ["t"], "id": "ftjob-a", "resume": "allow"}
+    assert [call[2] for call in calls if call[0] == "log" and "loss" in call[1]] == [1, 2]
+    assert calls[-1] == ["finish"]
+
+
+def warning(tmp_path: Path, project: str) -> str:
+    """Return the logged reason why nothing is reported."""
+    with EventLog(tmp_path / EVENTS_FILE, 0) as events:
+        assert (
+            start_wandb_reporting(spec(tmp_path, wandb={"project": project}), "ftjob-a", events)
+            == []
+        )
+    *_, event = events_of(tmp_path)
+    assert event["level"] == "warn"
+    return str(event["message"]).removeprefix("Nothing is reported to Weights & Biases: ")
+
+
+@pytest.mark.usefixtures("wandb_calls")
+def test_the_reason_of_a_refusal_is_logged_without_keys_and_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(masking, "_secrets", [])
+    assert warning(tmp_path, "refused") == "no such project"
+    assert warning(tmp_path, "quoted") == "the key '***' in ... is none"
+    monkeypatch.delenv("WANDB_API_KEY")
+    assert warning(tmp_path, "p") == "there is no WANDB_API_KEY"
+
+
+def test_without_the_package_nothing_is_reported(tmp_path: Path) -> None:
+    assert warning(tmp_path, "p") == "the package wandb is not installed"
