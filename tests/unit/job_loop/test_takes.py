@@ -159,15 +159,16 @@ async def test_a_take_that_exceeds_its_timeout_is_repeated_and_is_not_a_failure(
 
 
 async def test_no_job_is_taken_while_the_engine_restarts(platform: Platform) -> None:
+    await poll_until(lambda: platform.emulator.queue.get_worker("w").takes == 1)
     platform.answers.ready = False
-    # A take that is already open gets the first job.
-    jobs = []
-    for number in range(3):
-        jobs.append(platform.submit(number))
-        await asyncio.sleep(0.05)  # the loop would take it now
-    assert [job.status for job in jobs[1:]] == [Status.IN_QUEUE] * 2
+    # The take that is already open gets the first job.
+    first = platform.submit(0)
+    assert await first.wait_for_end(HUNG_S)
+    others = [platform.submit(number) for number in (1, 2)]
+    await asyncio.sleep(0.1)  # the loop would take them now
+    assert [job.status for job in others] == [Status.IN_QUEUE] * 2
     platform.answers.ready = True
-    for job in jobs:
+    for job in others:
         assert await job.wait_for_end(HUNG_S)
 
 
