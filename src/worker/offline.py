@@ -207,7 +207,7 @@ class LLM:
             RawJob.from_input({"messages": conversation, **shared})
             for conversation in conversations
         ]
-        render = self._engine.generation.prompts.render_job_prompt
+        render = self._engine.generation.render_job_prompt
         renderings = [partial(render, job, chat_template) for job in jobs]
         return self._complete(renderings, sampling_params, lora_request, use_tqdm)
 
@@ -234,7 +234,7 @@ class LLM:
         items = [prompts] if isinstance(prompts, str | dict) else list(prompts)
         if items and isinstance(items[0], int):
             items = [items]
-        render = self._engine.generation.prompts.render_prompt
+        render = self._engine.generation.render_prompt
         return [partial(render, prompt) for prompt in items]
 
     def _complete(
@@ -358,7 +358,7 @@ def _to_sampling_params(params: Params, constraints: Any) -> Any:
         constrained = _to_sampling_params({}, constraint)
         if structured := constrained.vllm_params.get(STRUCTURED_OUTPUTS):
             # Imported here because it imports vLLM.
-            from worker.engine.run.generation.sampling import build_structured_outputs  # noqa: PLC0415 - see above
+            from worker.engine.run.sampling import build_structured_outputs  # noqa: PLC0415 - see above
 
             params = params.clone()
             params.structured_outputs = build_structured_outputs(structured)

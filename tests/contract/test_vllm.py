@@ -21,7 +21,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 from trainer.rows import ChatRow, parse_row
 from worker.engine import options
 from worker.engine.options import EXCLUDED_OPTIONS
-from worker.engine.run.generation import sampling
+from worker.engine.run import sampling
 from worker.engine.seam import translation
 from worker.engine.seam.locations import LOCATIONS, VllmNameNotFound, import_from_vllm
 from worker.engine.start.parsers import FAMILIES

@@ -23,8 +23,8 @@ from vllm.v1.worker.gpu.states import RequestState
 
 from worker.dialects.table import ROUTES
 from worker.engine.options import Options
-from worker.engine.run.generation.sampling import plan_job_sampling
 from worker.engine.run.requests.limits import check_bad_words
+from worker.engine.run.sampling import plan_job_sampling
 from worker.engine.run.server import VllmServer
 from worker.errors import InvalidInput
 from worker.job import RawJob

@@ -21,7 +21,7 @@ from worker.asgi import ResponseHead
 from worker.engine.options import Options
 from worker.engine.run import corrections
 from worker.engine.run import server as module
-from worker.engine.run.generation.sampling import KNOWN_KEYS, VLLM_FIELDS
+from worker.engine.run.sampling import KNOWN_KEYS, VLLM_FIELDS
 from worker.engine.run.server import VllmServer
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.patches import SANITIZE

@@ -48,7 +48,7 @@ async def test_a_prompt_with_apply_chat_template_becomes_one_user_message(ask: A
 
 
 async def prompt_ids(engine: "InProcessEngine", **payload: Any) -> list[int]:
-    prompt = await engine.generation.prompts.render_job_prompt(RawJob.from_input(payload))
+    prompt = await engine.generation.render_job_prompt(RawJob.from_input(payload))
     ids: list[int] = prompt["prompt_token_ids"]
     return ids
 

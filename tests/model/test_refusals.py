@@ -152,7 +152,7 @@ async def test_a_template_that_refuses_a_conversation_is_named(
     template = "{{ messages[0].content + raise_exception('Roles must alternate') }}"
     if continues:
         template = "{{ messages[0].content }}"  # the content of the last message is missing
-    monkeypatch.setattr(demo_engine.generation.prompts.chat_renderer, "chat_template", template)
+    monkeypatch.setattr(demo_engine.generation.chat_renderer, "chat_template", template)
     error = failure(await ask(**job))
     assert error["code"] == 400
     if continues:

@@ -11,7 +11,7 @@ from support.engine.scripted import CHAT, failure
 from support.releases import needs_pinned_vllm, needs_vllm
 from support.tables.sampling import COUNT, FIVE, ROWS, SWITCHED_OFF, Answer
 
-from worker.engine.run.generation.sampling import KNOWN_KEYS
+from worker.engine.run.sampling import KNOWN_KEYS
 from worker.limits.parameters import GUIDED_KEYS, GUIDED_OBJECTS
 
 GenerateAnswer = Callable[..., Awaitable[Answer]]

@@ -1,7 +1,7 @@
 """Sampling parameters that vLLM's ``SamplingParams`` lacks, or has under another name.
 
 They are checked and translated here. All other parameters are vLLM's own, which
-``worker.engine.run.generation.sampling`` and vLLM's server check.
+``worker.engine.run.sampling`` and vLLM's server check.
 """
 
 from collections.abc import Mapping, Sequence

@@ -22,7 +22,7 @@ from worker.engine import Engines
 from worker.engine.arguments import EngineArguments
 from worker.engine.run.core import Core
 from worker.engine.run.description import chosen_defaults, summary_line
-from worker.engine.run.generation.prompts import example_input
+from worker.engine.run.generation import example_input
 from worker.engine.run.inprocess import InProcessEngine
 from worker.engine.run.requests import media
 from worker.engine.run.unserved import UnservedModel
@@ -191,12 +191,12 @@ async def warm_up(engine: InProcessEngine, arguments: EngineArguments) -> None:
         # No single request is valid for all models that classify or score.
         return
     with checks.convert_first_request_refusals():
-        prompts = engine.generation.prompts
-        example = example_input(prompts.chat_renderer)
-        prompt = await prompts.render_job_prompt(RawJob.from_input(example))
+        generation = engine.generation
+        example = example_input(generation.chat_renderer)
+        prompt = await generation.render_job_prompt(RawJob.from_input(example))
         checks.check_token_ids(prompt["prompt_token_ids"], arguments.config.model_config)
         if "generate" not in engine.model.tasks:
-            await engine.generation.embed(prompt, "warm-up")
+            await generation.embed(prompt, "warm-up")
             return
         # An engine that compiles code compiles it for log probabilities at the first request for
         # them. This blocks the core for seconds.
@@ -205,7 +205,7 @@ async def warm_up(engine: InProcessEngine, arguments: EngineArguments) -> None:
         async for _ in engine.generate(job, "warm-up"):
             pass
         path, body = "/v1/completions", example
-        if messages := prompts.chat_messages(job):
+        if messages := generation.chat_messages(job):
             path, body = "/v1/chat/completions", {"messages": messages}
         status, content = HTTPStatus.OK, b""
         async for part in engine.call(path, {**body, "max_tokens": 1, "stream": True}, "warm-up"):

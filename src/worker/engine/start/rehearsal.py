@@ -20,7 +20,7 @@ from worker.engine.machine import configures_for_cpu
 from worker.engine.model_config import CONFIG_ERRORS
 from worker.engine.run.adapters.files import BrokenAdapter
 from worker.engine.run.core import CoreFailed
-from worker.engine.run.generation.prompts import example_input
+from worker.engine.run.generation import example_input
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.translation import raise_for_error_response, translate_errors
 from worker.engine.start import Start

@@ -1,9 +1,9 @@
 """Answers to raw jobs and scripts, by vLLM's engine instead of its routes.
 
-``Generation.generate`` loads the adapter that a job names, renders its prompt or conversation with
-the objects of vLLM's server (``prompts``), and turns its parameters into vLLM's own (``sampling``).
-The engine's outputs, or those of the server's beam search, become deltas. A script
-passes vLLM's own parameters and gets whole outputs; it can also embed.
+``Generation.generate`` turns a job's parameters into vLLM's own (``sampling``), loads the adapter
+that the job names, and renders its prompt or conversation with the objects of vLLM's server, as the
+server does for its own routes. The engine's outputs, or those of the server's beam search, become
+deltas. A script passes vLLM's own parameters and gets whole outputs; it can also embed.
 """
 
 import asyncio
@@ -15,11 +15,13 @@ from typing import Any
 
 from vllm.outputs import EmbeddingRequestOutput
 from vllm.pooling_params import PoolingParams
+from vllm.renderers.inputs.preprocess import parse_model_prompt
 
 from worker.engine import Delta
 from worker.engine.run.adapters import Adapters
-from worker.engine.run.generation.prompts import PromptRenderer
-from worker.engine.run.generation.sampling import (
+from worker.engine.run.requests.limits import check_bad_words, limit_texts
+from worker.engine.run.requests.long_requests import mark_if_long
+from worker.engine.run.sampling import (
     MAX_SPLIT_TOKENS,
     SamplingPlan,
     build_beam_search_params,
@@ -27,9 +29,8 @@ from worker.engine.run.generation.sampling import (
     plan_from_vllm_params,
     plan_job_sampling,
 )
-from worker.engine.run.requests.limits import check_bad_words
-from worker.engine.run.requests.long_requests import mark_if_long
 from worker.engine.run.server import VllmServer
+from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import (
     Client,
     EngineInput,
@@ -38,13 +39,21 @@ from worker.engine.seam.protocols import (
     RequestOutput,
     Tokenizer,
 )
-from worker.engine.seam.translation import translate_errors
+from worker.engine.seam.translation import raise_for_error_response, translate_errors
 from worker.errors import InternalError, InvalidInput, RefusedByEngine, field_error
 from worker.job import RawJob
 from worker.job.sampling import Sampling
+from worker.limits.bodies import RAW_SHAPE
+from worker.media.loader import MediaLoader
+from worker.messages import add_system_prompt
 from worker.validation import SAMPLING_PARAMS
 
 log = logging.getLogger(__name__)
+
+NO_TOKENIZER = (
+    "This worker runs without a tokenizer (SKIP_TOKENIZER_INIT), so it takes no text: send the "
+    "prompt as a list of token ids."
+)
 
 # Text that a tokenizer returns for the bytes of an incomplete character.
 INCOMPLETE_CHARACTER = "\N{REPLACEMENT CHARACTER}"
@@ -53,6 +62,20 @@ INCOMPLETE_CHARACTER = "\N{REPLACEMENT CHARACTER}"
 MIN_LOGPROB = -9999.0
 
 Decode = Callable[[list[int]], str]
+
+
+def example_input(chat_renderer: Any) -> dict[str, Any]:
+    """Return a short input for a test, in the richest form that a model accepts.
+
+    The input is a conversation, or a text if the model has no chat template, or a list of token ids
+    if it has no tokenizer. ``chat_renderer`` is the renderer of vLLM's server.
+    """
+    tokenizer = chat_renderer.renderer.tokenizer
+    if tokenizer is None:
+        return {"prompt": [0]}
+    if chat_renderer.chat_template or getattr(tokenizer, "chat_template", None):
+        return {"messages": [{"role": "user", "content": "Hi"}]}
+    return {"prompt": "Hi"}
 
 
 class Generation:
@@ -73,11 +96,13 @@ class Generation:
         system_prompt: str | None,
     ) -> None:
         self.adapters = adapters
-        self.prompts = PromptRenderer(client, server, system_prompt)
+        # Renderer of conversations in vLLM's server.
+        self.chat_renderer = server.state.online_renderer
         self._client = client
         self._server = server
         self._tasks = tasks
         self._defaults = defaults
+        self._system_prompt = system_prompt
         # The items of lists are rendered one after another: each may block the loop for some time,
         # for example with thousands of tools, and other requests would wait for all of them.
         self._list_renderer = asyncio.Lock()
@@ -96,9 +121,9 @@ class Generation:
                     # Without a pause, the refused items would all run in one step of the loop.
                     await asyncio.sleep(0)
                 try:
-                    prompt = await self.prompts.render_job_prompt(job, media=self._server.media)
+                    prompt = await self.render_job_prompt(job, media=self._server.media)
                 except RefusedByEngine as refused:
-                    messages = self.prompts.chat_messages(job)
+                    messages = self.chat_messages(job)
                     raise await self._server.add_token_count_to_refusal(
                         refused, {"messages": messages, "tools": job.tools, "prompt": job.prompt}
                     ) from refused
@@ -172,6 +197,65 @@ class Generation:
             async with contextlib.aclosing(outputs):
                 (output,) = [output async for output in outputs]
         return EmbeddingRequestOutput.from_base(output)
+
+    async def render_job_prompt(
+        self, job: RawJob, chat_template: str | None = None, media: MediaLoader | None = None
+    ) -> EngineInput:
+        """Render the prompt or the conversation of a job; its sampling parameters are not used.
+
+        Only trusted callers may pass a ``chat_template``, which replaces the model's, or omit
+        ``media``: without a loader vLLM fetches media itself, without the worker's checks.
+        """
+        messages = self.chat_messages(job)
+        if messages is None:
+            limit_texts(self._client, {"prompt": job.prompt}, RAW_SHAPE)
+            return await self.render_prompt(job.prompt)
+        extras = {"tools": job.tools, "chat_template_kwargs": job.chat_template_kwargs}
+        limit_texts(self._client, {"messages": messages, **extras}, RAW_SHAPE)
+        if self._client.renderer.tokenizer is None:
+            raise InvalidInput(NO_TOKENIZER, param="messages")
+        add_prompt, kwargs = job.add_generation_prompt, job.chat_template_kwargs
+        body: Mapping[str, Any] = {"messages": messages, "chat_template_kwargs": kwargs}
+        has_media = True
+        if media is not None:
+            body, has_media = await media.inline_media(body, RAW_SHAPE.text_keys)
+        with translate_errors(self._client, has_media=has_media):
+            request = import_from_vllm("ChatCompletionRequest")(
+                messages=body["messages"],
+                tools=job.tools,
+                # The template renders the tools; tool calls stay text in the answer.
+                tool_choice="none" if job.tools else None,
+                chat_template=chat_template,
+                chat_template_kwargs=kwargs,
+                add_generation_prompt=not job.continue_final_message
+                if add_prompt is None
+                else add_prompt,
+                continue_final_message=job.continue_final_message,
+            )
+            _, prompts = raise_for_error_response(await self.chat_renderer.render_chat(request))
+        prompt: EngineInput
+        (prompt,) = prompts
+        return prompt
+
+    def chat_messages(self, job: RawJob) -> list[dict[str, Any]] | None:
+        """Return the messages for the chat template; None if the job is not a conversation."""
+        messages = job.chat_messages
+        return None if messages is None else add_system_prompt(messages, self._system_prompt)
+
+    async def render_prompt(self, prompt: Any) -> EngineInput:
+        renderer = self._client.renderer
+        if renderer.tokenizer is None:
+            ids = prompt.get("prompt_token_ids") if isinstance(prompt, dict) else prompt
+            if not isinstance(ids, list):
+                raise InvalidInput(NO_TOKENIZER, param="prompt")
+            # Unknown ids would kill the engine; with a tokenizer vLLM itself refuses them.
+            size = self._client.model_config.get_vocab_size()
+            if unknown := next((id_ for id_ in ids if not 0 <= id_ < size), None):
+                raise InvalidInput(f"Token id {unknown} is out of vocabulary", param="prompt")
+        with translate_errors(self._client):
+            parsed = parse_model_prompt(self._client.model_config, prompt)
+            (rendered,) = await renderer.render_cmpl_async([parsed])
+        return rendered
 
     def _generate_outputs(
         self, prompt: EngineInput, plan: SamplingPlan, request_id: str, adapter: LoRARequest | None
