@@ -5,8 +5,13 @@ message from it: beyond the time that their prompts may take, the core hangs, an
 death the healer records the requests that may have caused it (``Suspects``), lets vLLM fail those
 that ran, removes the core's processes and starts another core, up to a maximum number of times.
 During a ``Suspension`` there is no core: it is killed on purpose, and the next one starts
-afterwards. A request without output calls ``wait_for_recovery`` before it is sent again: the only
-suspect is refused, and several suspects enter the new core one at a time.
+afterwards.
+
+Elsewhere, a dead core is known by the client's ``errored``, and each request that ran on it ends
+with ``EngineDead`` (``seam.translation``). If it has sent nothing yet, its route sends it again
+(``routes.answer``), and calls ``wait_for_recovery`` before: the only suspect is refused, and
+several suspects enter the new core one at a time. When ``run`` gives up, ``InProcessEngine``
+resolves ``Engines.died``, and the worker exits.
 """
 
 import asyncio
@@ -226,9 +231,21 @@ class Healer:
     async def run(self) -> None:
         try:
             while True:
-                silence = SilenceTimer(time.monotonic())
+                core, silence = self.core, SilenceTimer(time.monotonic())
                 has_hung = await self._watch_until_dead(silence)
-                reason = await self._clean_up_dead_core(silence.started_at, has_hung=has_hung)
+                is_suspended, self._suspended_core = core is self._suspended_core, None
+                if not is_suspended and (has_hung or await asyncio.to_thread(core.has_crashed)):
+                    # Requests that arrived early enough may have been in the core's last step.
+                    new_ids = core.prefilling_request_ids(silence.started_at + STEP_START_S)
+                    self._suspects.record_crash(new_ids, core.decoding_request_ids)
+                if handler := core.client.output_handler:
+                    # Let vLLM's handler fail the running requests: a shutdown would cancel it.
+                    await asyncio.wait([handler], timeout=HANDLER_TIMEOUT_S)
+                reason: str | None = await core.fail_calls_and_close()
+                if is_suspended:
+                    reason = None
+                elif has_hung:
+                    reason = "it hung"
                 await self.suspension.vacate_until_resumed()
                 if not await self._replace_core(reason):
                     return
@@ -275,25 +292,6 @@ class Healer:
         if silent_s < limit_s or not (is_idle or cpu_time_s + NORMAL_SILENCE_S >= limit_s):
             return False
         return silent_s > MAX_COMPILE_S or not core.is_compiling
-
-    async def _clean_up_dead_core(self, step_started_at: float, *, has_hung: bool) -> str | None:
-        """Remove the rest of a dead core; after a crash or a hang, record its requests as suspects.
-
-        ``step_started_at`` is the time of the core's last message, by ``time.monotonic``. Returns
-        why the core died; None if it was stopped on purpose.
-        """
-        core = self.core
-        is_suspended, self._suspended_core = core is self._suspended_core, None
-        if not is_suspended and (has_hung or await asyncio.to_thread(core.has_crashed)):
-            new_ids = core.prefilling_request_ids(step_started_at + STEP_START_S)
-            self._suspects.record_crash(new_ids, core.decoding_request_ids)
-        if handler := core.client.output_handler:
-            # Let vLLM's handler fail the running requests first: a shutdown would cancel it.
-            await asyncio.wait([handler], timeout=HANDLER_TIMEOUT_S)
-        reason = await core.fail_calls_and_close()
-        if is_suspended:
-            return None
-        return "it hung" if has_hung else reason
 
     async def _replace_core(self, reason: str | None) -> bool:
         """Start another core; return False if that is impossible, or was necessary too often.

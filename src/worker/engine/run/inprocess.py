@@ -1,16 +1,22 @@
-"""The running engine: vLLM's AsyncLLM in this process, on an event loop of its own."""
+"""The models of a worker: an engine, on an event loop in this process; or a model to train only.
+
+A new core dies with all that was built around it: vLLM's server, the gate for grammars, and so on.
+``InProcessEngine`` builds these for the first core, and again for each core of its ``Healer``.
+"""
 
 import asyncio
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import aclosing
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.run.adapters import Adapters
+from worker.engine.run.adapters.files import AdapterChecker
 from worker.engine.run.core import Core
 from worker.engine.run.description import describe_model
 from worker.engine.run.generation import Generation
@@ -22,6 +28,7 @@ from worker.engine.run.requests.media import create_media_loader
 from worker.engine.run.server import VllmServer
 from worker.engine.seam.protocols import Client
 from worker.settings import Settings
+from worker.volume.adapters import adapter_names, adapters_directory
 from worker.volume.location import VolumeLocation
 
 STATS_INTERVAL_S = 10.0
@@ -179,3 +186,38 @@ class InProcessEngine:
         while True:
             await asyncio.sleep(STATS_INTERVAL_S)
             await self._client.do_log_stats()
+
+
+class UnservedModel:
+    """Implementation of ``BaseModelHandle``, which documents the methods.
+
+    It takes the arguments that an engine would be started with, and that vLLM has configured.
+    """
+
+    is_dead = is_suspended = False
+    # Number of concurrent jobs, such as trainings and file requests; none needs an engine.
+    slots = 8
+
+    def __init__(
+        self, arguments: EngineArguments, volume: Path, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.loop = loop
+        self.model = describe_model(arguments, frozenset({"generate"}))
+        self._checker = AdapterChecker(arguments.config)
+        self._root = adapters_directory(volume)
+
+    async def model_cards(self, request_id: str) -> list[dict[str, Any]]:
+        return [
+            {"id": name, "object": "model", "created": 0, "owned_by": "vllm", "root": name}
+            | {"parent": None, "max_model_len": self.model.max_model_len, "permission": []}
+            for name in self.model.names
+        ]
+
+    async def adapter_problems_on_volume(self) -> Mapping[str, str | None]:
+        return dict.fromkeys(await asyncio.to_thread(adapter_names, self._root))
+
+    async def unload_adapter(self, name: str) -> None:
+        """Do nothing: no adapter is loaded."""
+
+    async def check_adapter(self, directory: Path) -> None:
+        await self._checker.check_files_in_thread(directory)

@@ -23,9 +23,8 @@ from worker.engine.arguments import EngineArguments
 from worker.engine.run.core import Core
 from worker.engine.run.description import chosen_defaults, summary_line
 from worker.engine.run.generation import example_input
-from worker.engine.run.inprocess import InProcessEngine
+from worker.engine.run.inprocess import InProcessEngine, UnservedModel
 from worker.engine.run.requests import media
-from worker.engine.run.unserved import UnservedModel
 from worker.engine.seam.imports import inspect_in_forks
 from worker.engine.start import Start, checks, cores
 from worker.engine.start.compile_key import compiled_code_key, model_info_cache_key
