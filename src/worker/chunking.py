@@ -1,8 +1,19 @@
 """Gathers the outputs of a stream into chunks, one per yield.
 
-On the engine's loop, a ``Schedule`` decides when a stream's outputs are read, so that all outputs
-that have arrived by then can become one. On the loop of the jobs, a ``Chunker`` makes yields of the
-pieces of an answer. A stream without a schedule is read immediately.
+Two objects with one ``ChunkPolicy`` decide a stream's chunks. ``app`` makes both, and sets
+``current_schedule`` for the task on the engine's loop in which the answer's source runs, and all
+tasks that vLLM's server starts for it.
+
+On the engine's loop, the ``Schedule`` decides when outputs are read, so that all that have arrived
+by then can become one. Each request that vLLM gets in this context has a queue
+(``engine.run.requests.due_outputs``), which tells the schedule what arrives (``add``), and holds it
+until the schedule calls ``make_due``. vLLM's server makes an event of what it then reads. An event
+doesn't say how many tokens it has, so the queue notes them as they are read (``note_read``), and
+``dialects.openai.forward`` takes them for the event (``take_event_weight``). A raw job has a piece
+for each token instead.
+
+On the loop of the jobs, a ``Chunker`` makes yields of the pieces that have arrived. A stream that
+is not chunked, such as a whole answer, has no schedule, and is read immediately.
 """
 
 import asyncio

@@ -82,16 +82,14 @@ def summary_line(arguments: EngineArguments, concurrency_setting: Concurrency, s
 
 def chosen_defaults(arguments: EngineArguments) -> Iterator[ChosenDefault]:
     yield from arguments.defaults
-    served_names, has_tokenizer = (
-        arguments.vllm_args.served_model_name,
-        not arguments.vllm_args.skip_tokenizer_init,
-    )
+    served_names = arguments.vllm_args.served_model_name
     if "SERVED_MODEL_NAME" not in arguments.operator_options:
         reason = "MODEL_NAME"
         if Path(arguments.model_name).is_dir():
             part = "repository" if "/" in served_names[-1] else "last part"
             reason = f"the {part} of MODEL_NAME"
         yield ChosenDefault("SERVED_MODEL_NAME", served_names[0], reason)
+    has_tokenizer = not arguments.vllm_args.skip_tokenizer_init
     if "TOKENIZER" not in arguments.operator_options and has_tokenizer:
         yield ChosenDefault("TOKENIZER", served_names[-1], "the model's own")
 

@@ -1,7 +1,8 @@
 """Hands out the outputs of a stream when they are due, so that vLLM makes one event of several.
 
-vLLM's collector merges the outputs of a request that its reader has not fetched yet. The reader, a
-route of vLLM's server or the raw path, fetches each immediately, unless it is busy.
+``worker.chunking`` says when that is, and describes the whole way of a chunk. vLLM's collector
+merges the outputs of a request that its reader has not fetched yet. The reader, a route of vLLM's
+server or the raw path, fetches each immediately, unless it is busy.
 """
 
 import asyncio
@@ -134,12 +135,19 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
             self._waker.wake(self)
             return
         schedule, policy = self._schedule, self._schedule.policy
-        entry = _measure(output)
+        entry = _WaitingOutput(output, tokens=0, size=0)
         for choice in output.outputs:
+            count = len(choice.token_ids)
+            entry.tokens += count
+            entry.size += TOKEN_BYTES * count + CHARACTER_BYTES * len(choice.text)
+            if choice.logprobs:
+                entry.size += CANDIDATE_BYTES * count * len(choice.logprobs[0])
             is_end = choice.finish_reason is not None
             if choice.index not in self._begun or (is_end and schedule.separates_end):
                 self._begun.add(choice.index)
                 entry.is_alone = True
+        if output.prompt_logprobs:
+            entry.size = PIECES_LIMIT_BYTES
         # All outputs that the reader has not fetched yet go out together, unless sizes are exact.
         joins_due = (
             self._due > 0
@@ -208,19 +216,6 @@ def collect_outputs(output_kind: Any, request_id: str, *, waker: ReaderWaker) ->
     if schedule is None or output_kind is not RequestOutputKind.DELTA:
         return RequestOutputCollector(output_kind, request_id)
     return DueOutputs(output_kind, request_id, schedule, waker)
-
-
-def _measure(output: Any) -> _WaitingOutput:
-    tokens, size = 0, 0
-    for choice in output.outputs:
-        count = len(choice.token_ids)
-        tokens += count
-        size += TOKEN_BYTES * count + CHARACTER_BYTES * len(choice.text)
-        if choice.logprobs:
-            size += CANDIDATE_BYTES * count * len(choice.logprobs[0])
-    if output.prompt_logprobs:
-        size = PIECES_LIMIT_BYTES
-    return _WaitingOutput(output, tokens, size)
 
 
 def separate_outputs(schedule: Schedule, body: Mapping[str, Any], arguments: Namespace) -> None:
