@@ -23,7 +23,7 @@ from worker.fine_tunes.spec import (
 )
 from worker.fine_tunes.step import WIND_DOWN_S, FineTuneStep
 from worker.long_work.records import REQUEST
-from worker.long_work.runner import Attempt, RunOutcome, WorkLine, run_steps
+from worker.long_work.runner import RunOutcome, Turn, WorkLine, run_steps
 from worker.progress import Progress
 
 SCRIPTED_TRAINER = Path(__file__).parent / "trainers" / "scripted.py"
@@ -140,8 +140,8 @@ async def run_attempt(
         progress or Progress(),
         **options,
     )
-    attempt = Attempt(fine_tune, seconds - WIND_DOWN_S, closed_at)
-    return await run_steps(fine_tunes, fine_tune, attempt, step, line or WorkLine(1))
+    turn = Turn(fine_tune, seconds - WIND_DOWN_S, closed_at)
+    return await run_steps(fine_tunes, fine_tune, turn, step, line or WorkLine(1))
 
 
 def start_attempt(fine_tune: FineTune, **options: Any) -> asyncio.Task[RunOutcome]:

@@ -1,9 +1,9 @@
-"""Finished lines of a batch: each attempt at a shard appends them to a file of its own, its part.
+"""Finished lines of a batch: each owner of a shard appends them to a file of its own, its part.
 
 A line of a part is JSON: the number of the line in the input, its result in the format of the
 output file, its counts, and the counts of the whole shard so far. Lines become durable in groups. A
 crash may cut the last line of a part, so readers take only whole lines. Nothing is appended after a
-crash or a failed write, because the next attempt has its own part.
+crash or a failed write, because the next owner has its own part.
 """
 
 import asyncio
@@ -91,7 +91,7 @@ def part_path(directory: Path, shard: int, owner: str) -> Path:
     Args:
         directory: Directory of all parts of the batch.
         shard: Index of the shard.
-        owner: Owner of the shard's lease; no other attempt has the same.
+        owner: Owner of the shard's lease; no later one has the same id.
     """
     return directory / f"{shard}.{owner}{SUFFIX}"
 
@@ -101,7 +101,7 @@ class PartWriter:
 
     Args:
         path: Path of the part.
-        counts: Counts of the shard's lines that earlier attempts have finished.
+        counts: Counts of the shard's lines that earlier owners have finished.
         reserve: Counts bytes that are about to be written, and raises ``VolumeError`` if they
             don't fit; call it in threads.
     """
@@ -327,5 +327,5 @@ def encode_result_line(
 
 
 def line_request_id(batch_id: str, number: int) -> str:
-    """Return the id of a line's request, which is the same in each attempt."""
+    """Return the id of a line's request, which is the same if it is answered again."""
     return ids.derive_id("batch_req_", batch_id, str(number))

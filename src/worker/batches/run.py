@@ -39,7 +39,7 @@ from worker.errors import (
     WorkerError,
     hide_defects,
 )
-from worker.long_work.runner import Attempt
+from worker.long_work.runner import Turn
 from worker.metrics import BATCH_LINES
 from worker.progress import Progress
 from worker.record import Usage
@@ -53,7 +53,7 @@ log = logging.getLogger(__name__)
 WIND_DOWN_S = 30.0
 # Seconds after the deadline until running lines are aborted.
 ABORT_GRACE_S = 20.0
-# Seconds between two checks whether the attempt has to stop.
+# Seconds between two checks whether the turn has to stop.
 POLL_S = 1.0
 # Seconds before each retry of a line with a retryable error.
 RETRY_DELAYS_S = (1.0, 2.0, 4.0)
@@ -91,46 +91,46 @@ class BatchStep:
         self.window = window
         self.progress = progress
 
-    async def __call__(self, attempt: Attempt) -> bool:
+    async def __call__(self, turn: Turn) -> bool:
         """Do a part of the work; return False if other workers are doing all remaining parts."""
-        has_worked = await self._do_next_part(attempt)
+        has_worked = await self._do_next_part(turn)
         plan, counts = await asyncio.to_thread(lambda: (self.batch.plan, self.batch.counts()))
         total = plan.total if plan else 0
         self.progress.update(done=counts.finished, total=total, failed=counts.failed)
         return has_worked
 
-    async def _do_next_part(self, attempt: Attempt) -> bool:
+    async def _do_next_part(self, turn: Turn) -> bool:
         batch = self.batch
         plan = await asyncio.to_thread(lambda: batch.plan)
         if plan is None:
-            return await self._run_exclusively(attempt, "plan", self._plan_batch)
+            return await self._run_exclusively(turn, "plan", self._plan_batch)
         unfinished = await asyncio.to_thread(batch.unfinished_shard_indexes, plan)
         status = await asyncio.to_thread(batch.stop_reason)
         if status is not None or not unfinished:
             # The end waits for other workers, which still write lines that they have finished.
             names = [f"shard-{index}" for index in range(len(plan.shards))]
-            idle = [await self._is_lease_free(attempt, name) for name in names]
+            idle = [await self._is_lease_free(turn, name) for name in names]
             end = partial(self._end_batch, status or "completed")
-            return all(idle) and await self._run_exclusively(attempt, "end", end)
+            return all(idle) and await self._run_exclusively(turn, "end", end)
         for index in unfinished:
-            async with attempt.acquire_lease(f"shard-{index}") as lease:
+            async with turn.acquire_lease(f"shard-{index}") as lease:
                 if lease is not None and await asyncio.to_thread(self._is_shard_open, plan, index):
-                    await self._run_shard(attempt, plan, index, lease)
+                    await self._run_shard(turn, plan, index, lease)
                     return True
         return False
 
-    async def _run_exclusively(self, attempt: Attempt, name: str, work: Callable[[], None]) -> bool:
+    async def _run_exclusively(self, turn: Turn, name: str, work: Callable[[], None]) -> bool:
         """Call a function in a thread under a lease; return False if others have the lease."""
-        async with attempt.acquire_lease(name) as lease:
+        async with turn.acquire_lease(name) as lease:
             if lease is not None:
                 await asyncio.to_thread(work)
         return lease is not None
 
-    async def _is_lease_free(self, attempt: Attempt, name: str) -> bool:
+    async def _is_lease_free(self, turn: Turn, name: str) -> bool:
         """Return whether no living worker has the lease with this name."""
         if not await asyncio.to_thread(self.batch.is_leased, name):
             return True
-        async with attempt.acquire_lease(name) as lease:
+        async with turn.acquire_lease(name) as lease:
             return lease is not None
 
     def _is_shard_open(self, plan: BatchPlan, index: int) -> bool:
@@ -156,9 +156,9 @@ class BatchStep:
         else:
             batches.fail(batch, plan)
 
-    async def _run_shard(self, attempt: Attempt, plan: BatchPlan, index: int, lease: Lease) -> None:
+    async def _run_shard(self, turn: Turn, plan: BatchPlan, index: int, lease: Lease) -> None:
         path = await asyncio.to_thread(self.batches.find_unchanged_input, self.batch, plan)
-        if path is None or not await ShardRun(self, plan, index, path).run(attempt, lease):
+        if path is None or not await ShardRun(self, plan, index, path).run(turn, lease):
             await asyncio.to_thread(self.batch.decide_ending, "failed")
 
     def _end_batch(self, status: EndStatus) -> None:
@@ -168,7 +168,7 @@ class BatchStep:
 
 
 class ShardRun:
-    """An attempt at a shard, which answers its lines concurrently. Use on one event loop.
+    """A turn at a shard, which answers its lines concurrently. Use on one event loop.
 
     Args:
         step: Step of the batch.
@@ -189,13 +189,13 @@ class ShardRun:
         self._slots_changed = asyncio.Event()
         self._failure: BaseException | None = None
 
-    async def run(self, attempt: Attempt, lease: Lease) -> bool:
+    async def run(self, turn: Turn, lease: Lease) -> bool:
         """Answer the lines that have no result in any part; return False if the input has changed.
 
         Stop earlier if the time is over, another worker has the shard, or the batch has to stop.
 
         Args:
-            attempt: Attempt with the deadline for starting lines.
+            turn: Turn with the deadline for starting lines.
             lease: Lease of the shard.
 
         Raises:
@@ -219,7 +219,7 @@ class ShardRun:
         is_exhausted = False
         polled_at = time.monotonic()
         if len(finished) >= shard.count:
-            # Several attempts have answered the shard together, so that none has counted all lines.
+            # Several turns have answered the shard together, so that none has counted all lines.
             await part.add_counts()
         try:
             with window.set_on_change(self._slots_changed):
@@ -230,7 +230,7 @@ class ShardRun:
                             return False
                         next_lines, is_exhausted = lines[::-1], not lines
 
-                    deadline = attempt.deadline
+                    deadline = turn.deadline
                     next_lines += self._preempt_lines()
                     while (
                         next_lines

@@ -58,10 +58,10 @@ def make_answer(
         answer_line = await asyncio.to_thread(_make_line_answerer, batch, resources)
         step = BatchStep(batches, batch, answer_line, resources.window, progress)
         line = resources.lines[job.kind]
-        async with resources.open_attempt(
+        async with resources.open_turn(
             batch, limit - WIND_DOWN_S, in_background=spec.background
-        ) as attempt:
-            outcome = await runner.run_steps(batches, batch, attempt, step, line)
+        ) as turn:
+            outcome = await runner.run_steps(batches, batch, turn, step, line)
         response = {"batch": await asyncio.to_thread(batch_object, batch)}
         counts = response["batch"]["usage"]
         usage.add(counts["input_tokens"], counts["output_tokens"])

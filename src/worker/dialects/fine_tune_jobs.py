@@ -65,10 +65,10 @@ def make_answer(
         )
         remaining = limit - (time.monotonic() - started_at)
         line = resources.lines[job.kind]
-        async with resources.open_attempt(
+        async with resources.open_turn(
             fine_tune, remaining - WIND_DOWN_S, in_background=spec.background
-        ) as attempt:
-            outcome = await run_steps(fine_tunes, fine_tune, attempt, step, line)
+        ) as turn:
+            outcome = await run_steps(fine_tunes, fine_tune, turn, step, line)
         body = {"fine_tune": await asyncio.to_thread(job_object, fine_tune)}
         return (
             body | await resources.start_long_jobs(fine_tune.work_reference)

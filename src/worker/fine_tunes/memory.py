@@ -1,12 +1,8 @@
-"""Estimates the memory for a training, checks that it is free, and reserves it."""
+"""Estimates the memory for a training, and checks that it is free."""
 
-import asyncio
-import contextlib
 import json
 import shutil
 import subprocess
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple
 
 from worker.errors import InvalidInput
@@ -28,11 +24,6 @@ CONFIG = "config.json"
 # Tokens of the row in the estimate. A training is refused only if not even this row fits into
 # memory; longer rows may fail later.
 MIN_ROW_TOKENS = 256
-# Seconds between two checks whether to stop, and between two checks of the memory.
-POLL_S = 1.0
-
-# Returns whether the training has to stop.
-ShouldStop = Callable[[], Awaitable[object]]
 
 
 class DeviceMemory(NamedTuple):
@@ -68,35 +59,6 @@ def check_memory(spec: Spec, available: DeviceMemory | None = None) -> None:
         "--train, on an endpoint of its own with the same volume, shares it with no engine; a "
         "smaller r in peft_config, or a smaller model, needs less."
     )
-
-
-@contextlib.asynccontextmanager
-async def reserve_memory(
-    context: AbstractAsyncContextManager[None], should_stop: ShouldStop, is_over: Callable[[], bool]
-) -> AsyncGenerator[bool, None]:
-    """Reserve memory for the block; yield False if the training has to stop before that.
-
-    After the block, this waits until the engine is available again or the job's time is over.
-    """
-    entering = asyncio.create_task(context.__aenter__())
-    try:
-        while not entering.done() and not await should_stop():
-            await asyncio.wait({entering}, timeout=POLL_S)
-        is_reserved = entering.done()
-        if is_reserved:
-            entering.result()
-        yield is_reserved
-    finally:
-        entering.cancel()
-        await asyncio.wait({entering})
-        if not entering.cancelled() and entering.exception() is None:
-            leaving = asyncio.create_task(context.__aexit__(None, None, None))
-            # The engine starts again within minutes. A job without time left doesn't wait for it,
-            # because the job's response says how to continue the fine-tune.
-            while not leaving.done() and not is_over():
-                await asyncio.wait({leaving}, timeout=POLL_S)
-            if leaving.done():
-                leaving.result()
 
 
 def needed_bytes(spec: Spec) -> int | None:

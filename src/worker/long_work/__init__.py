@@ -4,7 +4,7 @@ Long work is a directory on the volume, a ``Record`` (``records``). Its files ar
 together they are its state: the request, how the work is going to end, and how it has ended.
 ``Records`` creates, finds, lists, ends and removes the records of a kind.
 
-A job waits in its ``WorkLine`` until the worker has a place for it (``runner``). Its ``Attempt`` at
+A job waits in its ``WorkLine`` until the worker has a place for it (``runner``). Its ``Turn`` at
 the work has a deadline, and acquires leases, so that no two jobs do the same concurrently.
 ``run_steps`` repeats a step until the work has ended, or the job's time is over; then another job
 continues. A batch and a fine-tune each have such a step. Workers tell each other for which work
@@ -13,7 +13,7 @@ they have jobs in a ``job_list``.
 If the worker dies, its lease stays, without heartbeats. Whoever comes first goes on with the work:
 
 - **A job that has a place**, because the platform has sent the dead worker's job again, or several
-  jobs share the work. It acquires the lease (``Attempt.acquire_lease``) after 15 polls of a second
+  jobs share the work. It acquires the lease (``Turn.acquire_lease``) after 15 polls of a second
   without a heartbeat. 3 polls suffice once the last heartbeat is 15 seconds old.
 - **A job that waits for a place**, in the same way once it has the place; until then, it polls
   nothing.

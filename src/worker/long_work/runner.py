@@ -15,15 +15,15 @@ from worker.volume.lease import POLL_S, Lease, LeaseDirectory
 RunOutcome = Literal["ended", "paused", "left"]
 
 
-class Attempt:
-    """A job's attempt at long work, concurrent with those of other jobs. Use on one event loop.
+class Turn:
+    """A job's turn at long work, concurrent with those of other jobs. Use on one event loop.
 
     Args:
         record: Record of the work.
-        limit_s: Seconds from now until the deadline of the attempt.
+        limit_s: Seconds from now until the deadline.
         shutdown_time: Returns when the worker's shutdown began, by ``time.monotonic``; infinity
             before that.
-        in_background: Whether the worker attempts the work without a job of the platform.
+        in_background: Whether the worker does the work without a job of the platform.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Attempt:
 
 # Does a part of the work, and returns True once that is durable. Returns False if other workers are
 # doing all remaining parts at the moment.
-Step = Callable[[Attempt], Awaitable[bool]]
+Step = Callable[[Turn], Awaitable[bool]]
 
 
 class WorkLine:
@@ -105,13 +105,13 @@ class WorkLine:
         return len(self._waits)
 
     @contextlib.asynccontextmanager
-    async def take_place(self, id: str, attempt: Attempt) -> AsyncGenerator[bool, None]:
+    async def take_place(self, id: str, turn: Turn) -> AsyncGenerator[bool, None]:
         """Wait for a place, in the order of the calls, and have it during the block.
 
-        Yield False without a place at the attempt's deadline, and after a call of ``wake``.
+        Yield False without a place at the turn's deadline, and after a call of ``wake``.
         """
         self._loop = asyncio.get_running_loop()
-        left_s = attempt.deadline - time.monotonic()
+        left_s = turn.deadline - time.monotonic()
         try:
             async with asyncio.timeout(left_s if left_s < math.inf else None) as timeout:
                 wait = id, timeout
@@ -135,35 +135,35 @@ class WorkLine:
                 timeout.reschedule(asyncio.get_running_loop().time())
 
     def close(self) -> None:
-        """End all waits, because the deadline of all attempts has come; call from any thread."""
+        """End all waits, because the deadline of all turns has come; call from any thread."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits
                 self._loop.call_soon_threadsafe(self.wake)
 
 
 async def run_steps(
-    records: Records[RecordT, Any], record: RecordT, attempt: Attempt, step: Step, line: WorkLine
+    records: Records[RecordT, Any], record: RecordT, turn: Turn, step: Step, line: WorkLine
 ) -> RunOutcome:
-    """Run steps until the work has ended or is paused, or until the attempt is over after a step.
+    """Run steps until the work has ended or is paused, or until the turn is over after a step.
 
-    Without a job (``Attempt.in_background``), leave the work to other workers that run it.
+    Without a job (``Turn.in_background``), leave the work to other workers that run it.
 
     Raises:
         WorkerError: The engine is dead, or the volume fails. Another job can continue the work.
     """
     while True:
-        async with line.take_place(record.id, attempt) as has_place:
+        async with line.take_place(record.id, turn) as has_place:
             while not await asyncio.to_thread(records.end_if_due, record):
                 if await asyncio.to_thread(record.stop_reason) == PAUSED:
                     return "paused"
-                has_worked = has_place and await step(attempt)
-                if attempt.is_over:
+                has_worked = has_place and await step(turn)
+                if turn.is_over:
                     return "ended" if await asyncio.to_thread(record.has_ended) else "left"
                 if not has_worked:
                     break
             else:
                 return "ended"
-            if attempt.in_background and await asyncio.to_thread(record.is_running):
+            if turn.in_background and await asyncio.to_thread(record.is_running):
                 return "left"
         if has_place:
             # Other workers do the rest at the moment. Meanwhile, other work may have the place.

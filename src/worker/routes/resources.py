@@ -15,7 +15,7 @@ from worker.engine import Engines
 from worker.errors import InvalidInput
 from worker.long_work.job_list import JobList, OrphanedWork
 from worker.long_work.records import PAUSED, Record, WorkReference
-from worker.long_work.runner import Attempt, WorkLine
+from worker.long_work.runner import Turn, WorkLine
 from worker.process.concurrency import max_jobs_from_queue
 from worker.receipts import Receipts
 from worker.routes.kinds import KINDS, existing_record_collections
@@ -73,22 +73,22 @@ class Resources:
         self.shutdown_at = math.inf
 
     def stop_long_work(self) -> None:
-        """End the attempts at long work soon, because the worker is stopping. Thread-safe."""
+        """End the turns at long work soon, because the worker is stopping. Thread-safe."""
         self.shutdown_at = time.monotonic()
         for line in self.lines.values():
             line.close()
 
     @contextlib.asynccontextmanager
-    async def open_attempt(
+    async def open_turn(
         self, work: Record, time_limit: float, *, in_background: bool
-    ) -> AsyncGenerator[Attempt, None]:
-        """Yield an attempt at long work for ``time_limit`` seconds, less if the worker stops.
+    ) -> AsyncGenerator[Turn, None]:
+        """Yield a turn at long work of ``time_limit`` seconds, less if the worker stops.
 
         Unless it is in the background, the work is on the list of those that have a job.
         """
-        attempt = Attempt(work, time_limit, lambda: self.shutdown_at, in_background=in_background)
+        turn = Turn(work, time_limit, lambda: self.shutdown_at, in_background=in_background)
         async with contextlib.nullcontext() if in_background else self._job_list.add(work.id):
-            yield attempt
+            yield turn
 
     def describe_run(self, work: Record) -> dict[str, Any]:
         """Return the fields of a response that say who runs long work; blocks for files.

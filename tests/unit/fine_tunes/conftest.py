@@ -23,8 +23,7 @@ def fine_tune(fine_tunes: FineTunes) -> FineTune:
 
 @pytest.fixture(autouse=True)
 def _poll_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("memory", "step"):
-        monkeypatch.setattr(f"worker.fine_tunes.{name}.POLL_S", 0.02)
+    monkeypatch.setattr("worker.fine_tunes.step.POLL_S", 0.02)
     monkeypatch.setattr("worker.fine_tunes.step.COMMAND", COMMAND)
     # Longer than any test waits.
     monkeypatch.setattr("worker.fine_tunes.step.CHECKPOINT_S", 10 * HUNG_S)

@@ -1,4 +1,4 @@
-"""Attempts: leases with one owner, and steps that are repeated until the work has ended."""
+"""Turns: leases with one owner, and steps that are repeated until the work has ended."""
 
 import asyncio
 import errno
@@ -24,7 +24,7 @@ from worker.long_work.records import (
     StoredRequest,
     TimedModel,
 )
-from worker.long_work.runner import Attempt, RunOutcome, Step, WorkLine, run_steps
+from worker.long_work.runner import RunOutcome, Step, Turn, WorkLine, run_steps
 from worker.volume.lease import HEARTBEAT_S, MAX_UNCHANGED_POLLS, POLL_S, LeaseDirectory
 
 PAUSE, CANCEL = "pause.json", "cancel.json"
@@ -79,19 +79,19 @@ class Steps:
     def __init__(self, *actions: Callable[[], object], did_work: bool = True) -> None:
         self.remaining, self.did_work = [*actions], did_work
 
-    async def __call__(self, _: Attempt) -> bool:
+    async def __call__(self, _: Turn) -> bool:
         self.remaining.pop(0)()
         return self.did_work
 
 
-def make_attempt(task: Task, seconds: float = 3600.0, closed_at: float = math.inf) -> Attempt:
-    return Attempt(task, seconds, lambda: closed_at)
+def make_turn(task: Task, seconds: float = 3600.0, closed_at: float = math.inf) -> Turn:
+    return Turn(task, seconds, lambda: closed_at)
 
 
 async def run(
-    tasks: Tasks, task: Task, attempt: Attempt, steps: Step, line: WorkLine | None = None
+    tasks: Tasks, task: Task, turn: Turn, steps: Step, line: WorkLine | None = None
 ) -> RunOutcome:
-    return await run_steps(tasks, task, attempt, steps, line or WorkLine(1))
+    return await run_steps(tasks, task, turn, steps, line or WorkLine(1))
 
 
 def do_nothing() -> None: ...
@@ -108,9 +108,9 @@ async def test_steps_are_repeated_until_the_work_has_ended_or_is_paused(
         lambda: task.write_file(name, TimedModel(at=1)),
         did_work=did_work,
     )
-    assert await run(tasks, task, make_attempt(task), steps) == outcome
+    assert await run(tasks, task, make_turn(task), steps) == outcome
     assert steps.remaining == []
-    assert await run(tasks, task, make_attempt(task), steps) == outcome
+    assert await run(tasks, task, make_turn(task), steps) == outcome
 
 
 @pytest.mark.parametrize(("did_work", "seconds"), [(True, 3600.0), (False, 0.1)])
@@ -120,23 +120,23 @@ async def test_the_runner_waits_only_after_steps_without_work(
     monkeypatch.setattr("worker.long_work.runner.POLL_S", seconds)
     steps = Steps(do_nothing, lambda: task.write_file(RESULT, TimedModel(at=1)), did_work=did_work)
     started_at = time.monotonic()
-    assert await asyncio.wait_for(run(tasks, task, make_attempt(task), steps), 60) == "ended"
+    assert await asyncio.wait_for(run(tasks, task, make_turn(task), steps), 60) == "ended"
     assert did_work or time.monotonic() - started_at >= 2 * seconds
 
 
 async def test_a_job_without_time_runs_one_step(tasks: Tasks, task: Task) -> None:
-    for attempt in (make_attempt(task, -1.0), make_attempt(task, closed_at=time.monotonic())):
-        assert await run(tasks, task, attempt, Steps(do_nothing)) == "left"
+    for turn in (make_turn(task, -1.0), make_turn(task, closed_at=time.monotonic())):
+        assert await run(tasks, task, turn, Steps(do_nothing)) == "left"
     last_step = Steps(lambda: task.write_file(RESULT, TimedModel(at=1)))
-    assert await run(tasks, task, make_attempt(task, -1.0), last_step) == "ended"
+    assert await run(tasks, task, make_turn(task, -1.0), last_step) == "ended"
 
 
 async def test_cancelled_work_ends_unless_a_worker_has_its_lease(tasks: Tasks, task: Task) -> None:
     task.write_file(CANCEL, TimedModel(at=1))
-    async with make_attempt(task).acquire_lease("run") as lease:
+    async with make_turn(task).acquire_lease("run") as lease:
         assert lease
         assert not tasks.get_ended_if_due(task.id).has_ended()
-    assert await run(tasks, task, make_attempt(task), Steps()) == "ended"
+    assert await run(tasks, task, make_turn(task), Steps()) == "ended"
 
 
 def test_work_that_can_not_be_ended_is_returned_unchanged(
@@ -176,15 +176,15 @@ class Crew:
     def start(self, number: int, **options: Any) -> asyncio.Task[RunOutcome]:
         task = self.tasks.create(StoredRequest(id=self.tasks.id_for_job(f"job-{number}")))
 
-        async def step(_: Attempt) -> bool:
+        async def step(_: Turn) -> bool:
             self.running.append(task.id)
             self.most_running = max(self.most_running, len(self.running))
             await self.released.wait()
             self.running.remove(task.id)
             return task.write_file(RESULT, TimedModel())
 
-        attempt = make_attempt(task, **options)
-        return asyncio.create_task(run(self.tasks, task, attempt, step, self.line))
+        turn = make_turn(task, **options)
+        return asyncio.create_task(run(self.tasks, task, turn, step, self.line))
 
 
 async def test_only_a_few_jobs_run_and_all_others_wait_without_a_thread_or_a_lease(
@@ -205,10 +205,10 @@ async def test_jobs_whose_work_other_workers_do_leave_their_place_to_others(
     crew = Crew(tasks, places=1)
     crew.released.set()
 
-    async def find_no_work(_: Attempt) -> bool:
+    async def find_no_work(_: Turn) -> bool:
         return False
 
-    waiting = asyncio.create_task(run(tasks, task, make_attempt(task, 60), find_no_work, crew.line))
+    waiting = asyncio.create_task(run(tasks, task, make_turn(task, 60), find_no_work, crew.line))
     assert await asyncio.wait_for(crew.start(2), HUNG_S) == "ended"
     task.write_file(RESULT, TimedModel())
     assert await asyncio.wait_for(waiting, HUNG_S) == "ended"
@@ -220,8 +220,8 @@ async def test_the_wait_of_a_job_ends(tasks: Tasks, end: str) -> None:
     running = crew.start(1)
     await poll_until(lambda: crew.running)
     task = tasks.create(StoredRequest(id=tasks.id_for_job("job-2")))
-    attempt = Attempt(task, 0.1 if end == "deadline" else 3600, lambda: closed_at[0])
-    waiting = asyncio.create_task(run(tasks, task, attempt, Steps(), crew.line))
+    turn = Turn(task, 0.1 if end == "deadline" else 3600, lambda: closed_at[0])
+    waiting = asyncio.create_task(run(tasks, task, turn, Steps(), crew.line))
     await poll_until(lambda: crew.line.waiting_count or waiting.done())
     if end == "shutdown":
         closed_at[0] = time.monotonic()
@@ -240,15 +240,15 @@ async def test_the_wait_of_a_job_ends(tasks: Tasks, end: str) -> None:
     assert await asyncio.wait_for(crew.start(3), HUNG_S) == "ended"
 
 
-def attempt_at(root: Path) -> Attempt:
-    return Attempt(Task(root), limit_s=60)
+def turn_at(root: Path) -> Turn:
+    return Turn(Task(root), limit_s=60)
 
 
 async def test_one_of_two_workers_acquires_a_lease_and_the_other_one_after_its_release(
     tmp_path: Path,
 ) -> None:
-    attempt, other = attempt_at(tmp_path), attempt_at(tmp_path)
-    async with attempt.acquire_lease("plan") as first:
+    turn, other = turn_at(tmp_path), turn_at(tmp_path)
+    async with turn.acquire_lease("plan") as first:
         assert first is not None
         async with other.acquire_lease("plan") as second, other.acquire_lease("end") as third:
             assert second is None
@@ -260,7 +260,7 @@ async def test_one_of_two_workers_acquires_a_lease_and_the_other_one_after_its_r
 
 async def test_a_lease_is_released_if_its_job_is_cancelled_at_any_moment(tmp_path: Path) -> None:
     async def work() -> None:
-        async with attempt_at(tmp_path).acquire_lease("plan"):
+        async with turn_at(tmp_path).acquire_lease("plan"):
             await asyncio.sleep(60)
 
     for waits in range(20):
@@ -270,7 +270,7 @@ async def test_a_lease_is_released_if_its_job_is_cancelled_at_any_moment(tmp_pat
         task.cancel()
         await asyncio.wait({task})
         assert task.cancelled()
-        async with attempt_at(tmp_path).acquire_lease("plan") as lease:
+        async with turn_at(tmp_path).acquire_lease("plan") as lease:
             assert lease is not None
 
 
@@ -282,12 +282,12 @@ async def test_the_lease_of_a_dead_owner_is_taken_over_after_enough_polls_and_no
     monkeypatch.setattr("worker.long_work.runner.POLL_S", poll_s)
     (tmp_path / "leases" / "plan").mkdir(parents=True)
     (tmp_path / "leases" / "plan" / "lease-7").write_text("{}")
-    attempt = attempt_at(tmp_path)
+    turn = turn_at(tmp_path)
     # The first poll has no earlier one to compare with.
     for _ in range(MAX_UNCHANGED_POLLS + 1):
-        async with attempt.acquire_lease("plan") as lease:
+        async with turn.acquire_lease("plan") as lease:
             assert lease is None
-    async with attempt.acquire_lease("plan") as lease:
+    async with turn.acquire_lease("plan") as lease:
         assert (lease is not None and lease.number == 8) is is_acquired
 
 
@@ -298,9 +298,9 @@ async def test_a_failing_poll_is_an_error_of_the_volume(
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
     monkeypatch.setattr(LeaseDirectory, "poll_claim", fail)
-    async with attempt_at(tmp_path).acquire_lease("plan"):
+    async with turn_at(tmp_path).acquire_lease("plan"):
         with pytest.raises(VolumeError, match="Stale"):
-            async with attempt_at(tmp_path).acquire_lease("plan"):
+            async with turn_at(tmp_path).acquire_lease("plan"):
                 pass
 
 
@@ -308,5 +308,5 @@ async def test_a_lease_on_a_read_only_volume_is_an_error_of_the_volume(tmp_path:
     with mount_disk(tmp_path / "disk", 1 << 20) as disk:
         remount(disk, "ro")
         with pytest.raises(VolumeError, match="read-only"):
-            async with attempt_at(disk).acquire_lease("plan"):
+            async with turn_at(disk).acquire_lease("plan"):
                 pass
