@@ -5,8 +5,16 @@ its one writer. The state of a batch follows from which of these files exist, so
 killed at any line and the next one continues.
 
 A job repeats a ``BatchStep`` (``run``). The first step validates the input and divides it into
-shards, the plan (``lines``). Each of the next ones answers the lines of a shard under its lease, as
-many at a time as a ``SlotWindow`` leaves to batches (``window``), and appends their results to a
-part of its own (``parts``). The last step decides how the batch ends, assembles the output file and
-the error file from all parts, and writes the result (``record``).
+shards, the plan (``lines``). Each of the next ones answers the lines of a shard, as many at a time
+as a ``SlotWindow`` leaves to batches, and appends their results to a part (``parts``). The last
+step decides how the batch ends, assembles the output file and the error file from all parts, and
+writes the result (``record``).
+
+Several workers share a batch by its leases: one plans it, each answers another shard, and one ends
+it once nobody has a shard. Whoever acquires a dead worker's lease of a shard (``worker.long_work``
+says when) reads the finished lines of all its parts, and answers the others into a new part. If the
+earlier worker was only frozen, its next heartbeat finds that the lease is lost, and it stops. Until
+then both may answer a line, in different parts: ``read_finished_lines`` takes one of the results.
+``BatchEnding`` has the sizes of the parts at the decision, so whoever writes the files writes the
+same ones, whatever is still added to a part.
 """

@@ -325,42 +325,13 @@ class Batches(Records[Batch, StoredBatch]):
             is_unchanged = plan is None or self.find_unchanged_input(batch, plan) is not None
             result.mistakes = [WORKERS_DIED if is_unchanged else INPUT_CHANGED]
         output = self._make_extra_output(batch)
-        if plan is not None:
-            self._write_results(batch, plan, lines, ending, result, output)
-        elif output is not None:
-            output.release_reserved_file()
-        batch.write_file(RESULT, result)
-        return result
+        if plan is None:
+            # No line was answered.
+            if output is not None:
+                output.release_reserved_file()
+            batch.write_file(RESULT, result)
+            return result
 
-    def fail(self, batch: Batch, mistakes: list[dict[str, Any]]) -> None:
-        """End a batch as failed before any of its lines was processed."""
-        batch.write_file(RESULT, BatchResult(status="failed", mistakes=mistakes))
-        if (output := self._make_extra_output(batch)) is not None:
-            output.release_reserved_file()
-
-    def find_unchanged_input(self, batch: Batch, plan: BatchPlan) -> Path | None:
-        """Find the input of a batch; None if it was changed or removed after it was planned."""
-        with contextlib.suppress(NoSuchObject, OnOtherVolume):
-            file = self.files.get(batch.request.input_file_id, include_expired=True)
-            path = self.files.content_path(file)
-            with translate_os_errors():
-                return path if plan.matches_input(path) else None
-        return None
-
-    def _make_extra_output(self, batch: Batch) -> ExtraOutput | None:
-        request = batch.request
-        return self._factories[request.output](request, self.files) if request.output else None
-
-    def _write_results(
-        self,
-        batch: Batch,
-        plan: BatchPlan,
-        lines: dict[int, FinishedLine],
-        ending: BatchEnding,
-        result: BatchResult,
-        output: ExtraOutput | None,
-    ) -> None:
-        """Write the output file, the error file and the additional output; complete the result."""
         in_order = [lines[number] for number in sorted(lines)]
         successes = [line for line in in_order if line.counts.completed]
         failures = [line for line in in_order if line.counts.failed]
@@ -387,6 +358,27 @@ class Batches(Records[Batch, StoredBatch]):
                     # Files on the volume were changed. The output file contains the responses.
                     result.status = "failed"
                     result.mistakes = [make_mistake("no_output", error.message)]
+        batch.write_file(RESULT, result)
+        return result
+
+    def fail(self, batch: Batch, mistakes: list[dict[str, Any]]) -> None:
+        """End a batch as failed before any of its lines was processed."""
+        batch.write_file(RESULT, BatchResult(status="failed", mistakes=mistakes))
+        if (output := self._make_extra_output(batch)) is not None:
+            output.release_reserved_file()
+
+    def find_unchanged_input(self, batch: Batch, plan: BatchPlan) -> Path | None:
+        """Find the input of a batch; None if it was changed or removed after it was planned."""
+        with contextlib.suppress(NoSuchObject, OnOtherVolume):
+            file = self.files.get(batch.request.input_file_id, include_expired=True)
+            path = self.files.content_path(file)
+            with translate_os_errors():
+                return path if plan.matches_input(path) else None
+        return None
+
+    def _make_extra_output(self, batch: Batch) -> ExtraOutput | None:
+        request = batch.request
+        return self._factories[request.output](request, self.files) if request.output else None
 
     def _write_file(self, batch: Batch, kind: str, file_id: str, texts: Iterable[bytes]) -> None:
         expiry = batch.request.output_expires_after

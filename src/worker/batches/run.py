@@ -1,10 +1,12 @@
-"""Runs a batch in a job: plans its input, answers its shards, or ends it."""
+"""Runs a batch in a job: plans its input, answers its shards in free slots, or ends it."""
 
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,7 +31,6 @@ from worker.batches.parts import (
     read_finished_lines,
 )
 from worker.batches.record import PLAN, Batch, Batches, EndStatus
-from worker.batches.window import SlotWindow
 from worker.errors import (
     EngineDead,
     EngineSuspended,
@@ -60,36 +61,81 @@ RETRY_DELAYS_S = (1.0, 2.0, 4.0)
 # Number of lines, and bytes of their texts, after which a read from the disk stops.
 READ_AHEAD_LINES = 256
 READ_AHEAD_BYTES = 8_000_000
+# Divisor of the slots for batches while there are other requests.
+BUSY_DIVISOR = 32
+# Seconds after the last other request during which more are expected: occasional requests must not
+# find the engine full each time.
+QUIET_S = 5.0
 
 # Answers a request, from its URL, body and id; returns the answer and its usage. Raises an
 # exception if the request is refused.
 AnswerRequest = Callable[[str, dict[str, Any], str], Awaitable[tuple[Any, Usage]]]
 
 
-class BatchStep:
-    """One job's work on a batch; other jobs may work on the same batch. Use on one event loop.
+class SlotWindow:
+    """The engine slots that all batches of a worker share. Use on one event loop.
 
     Args:
-        batches: Batches of the volume.
-        batch: Batch to run.
-        answer_request: Answers the request in a line.
-        window: Limits the lines that run concurrently.
-        progress: Progress that this step updates.
+        capacity: Maximum number of concurrent lines.
+        count_other_requests: Returns how many other requests are running; callable from any thread.
     """
 
-    def __init__(
-        self,
-        batches: Batches,
-        batch: Batch,
-        answer_request: AnswerRequest,
-        window: SlotWindow,
-        progress: Progress,
-    ) -> None:
-        self.batches = batches
-        self.batch = batch
-        self.answer_request = answer_request
-        self.window = window
-        self.progress = progress
+    def __init__(self, capacity: int, count_other_requests: Callable[[], int]) -> None:
+        self._capacity = capacity
+        self._busy_capacity = max(1, capacity // BUSY_DIVISOR)
+        self._count_other_requests = count_other_requests
+        self._busy_at = -math.inf
+        self._running = 0
+        self._events: list[asyncio.Event] = []
+
+    @property
+    def free_slot_count(self) -> int:
+        """Number of lines that may begin. If it is negative, that many lines must be aborted."""
+        now = time.monotonic()
+        if self._count_other_requests():
+            self._busy_at = now
+        capacity = self._busy_capacity if now - self._busy_at < QUIET_S else self._capacity
+        return capacity - self._running
+
+    @contextlib.contextmanager
+    def set_on_change(self, event: asyncio.Event) -> Iterator[None]:
+        """Set an event in the block whenever lines may begin or must be aborted.
+
+        The end of ``QUIET_S`` sets no event.
+        """
+        self._events.append(event)
+        try:
+            yield
+        finally:
+            self._events.remove(event)
+
+    def take_slot(self) -> None:
+        self._running += 1
+
+    def free_slot(self) -> None:
+        self._running -= 1
+        self._set_events()
+
+    def note_other_request(self) -> None:
+        """Leave slots to a request that begins, and to more of its kind."""
+        self._busy_at = time.monotonic()
+        if self._running > self._busy_capacity:
+            self._set_events()
+
+    def _set_events(self) -> None:
+        for event in self._events:
+            event.set()
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStep:
+    """One job's work on a batch; other jobs may work on the same batch. Use on one event loop."""
+
+    batches: Batches
+    batch: Batch
+    answer_request: AnswerRequest
+    window: SlotWindow
+    progress: Progress
 
     async def __call__(self, turn: Turn) -> bool:
         """Do a part of the work; return False if other workers are doing all remaining parts."""
@@ -103,21 +149,26 @@ class BatchStep:
         batch = self.batch
         plan = await asyncio.to_thread(lambda: batch.plan)
         if plan is None:
-            return await self._run_exclusively(turn, "plan", self._plan_batch)
+            return await self._run_exclusively(turn, "plan", self._plan)
         unfinished = await asyncio.to_thread(batch.unfinished_shard_indexes, plan)
         status = await asyncio.to_thread(batch.stop_reason)
-        if status is not None or not unfinished:
-            # The end waits for other workers, which still write lines that they have finished.
-            names = [f"shard-{index}" for index in range(len(plan.shards))]
-            idle = [await self._is_lease_free(turn, name) for name in names]
-            end = partial(self._end_batch, status or "completed")
-            return all(idle) and await self._run_exclusively(turn, "end", end)
-        for index in unfinished:
-            async with turn.acquire_lease(f"shard-{index}") as lease:
-                if lease is not None and await asyncio.to_thread(self._is_shard_open, plan, index):
-                    await self._run_shard(turn, plan, index, lease)
-                    return True
-        return False
+        if status is None and unfinished:
+            for index in unfinished:
+                async with turn.acquire_lease(f"shard-{index}") as lease:
+                    if lease is not None and await asyncio.to_thread(self._is_open, plan, index):
+                        await self._answer_shard(turn, plan, index, lease)
+                        return True
+            return False
+
+        # The end waits for other workers, which still write lines that they have finished. The
+        # leases of all of them are polled, so that dead workers are found at the same time.
+        is_idle = True
+        for index in range(len(plan.shards)):
+            if await asyncio.to_thread(batch.is_leased, f"shard-{index}"):
+                async with turn.acquire_lease(f"shard-{index}") as lease:
+                    is_idle = is_idle and lease is not None
+        end = partial(self._end, status or "completed")
+        return is_idle and await self._run_exclusively(turn, "end", end)
 
     async def _run_exclusively(self, turn: Turn, name: str, work: Callable[[], None]) -> bool:
         """Call a function in a thread under a lease; return False if others have the lease."""
@@ -126,19 +177,7 @@ class BatchStep:
                 await asyncio.to_thread(work)
         return lease is not None
 
-    async def _is_lease_free(self, turn: Turn, name: str) -> bool:
-        """Return whether no living worker has the lease with this name."""
-        if not await asyncio.to_thread(self.batch.is_leased, name):
-            return True
-        async with turn.acquire_lease(name) as lease:
-            return lease is not None
-
-    def _is_shard_open(self, plan: BatchPlan, index: int) -> bool:
-        """Return whether a shard is unfinished and the batch doesn't have to stop."""
-        batch = self.batch
-        return batch.stop_reason() is None and index in batch.unfinished_shard_indexes(plan)
-
-    def _plan_batch(self) -> None:
+    def _plan(self) -> None:
         batch, batches, request = self.batch, self.batches, self.batch.request
         if batch.has_file(PLAN) or batch.has_ended():
             return
@@ -156,70 +195,62 @@ class BatchStep:
         else:
             batches.fail(batch, plan)
 
-    async def _run_shard(self, turn: Turn, plan: BatchPlan, index: int, lease: Lease) -> None:
+    def _is_open(self, plan: BatchPlan, index: int) -> bool:
+        """Return whether a shard is unfinished and the batch doesn't have to stop."""
+        batch = self.batch
+        return batch.stop_reason() is None and index in batch.unfinished_shard_indexes(plan)
+
+    async def _answer_shard(self, turn: Turn, plan: BatchPlan, index: int, lease: Lease) -> None:
         path = await asyncio.to_thread(self.batches.find_unchanged_input, self.batch, plan)
         if path is None or not await ShardRun(self, plan, index, path).run(turn, lease):
             await asyncio.to_thread(self.batch.decide_ending, "failed")
 
-    def _end_batch(self, status: EndStatus) -> None:
+    def _end(self, status: EndStatus) -> None:
         if not self.batch.has_ended():
             result = self.batches.end(self.batch, status)
             log.info("batch %s: %s", self.batch.id, result.status)
 
 
+@dataclass(eq=False)
 class ShardRun:
-    """A turn at a shard, which answers its lines concurrently. Use on one event loop.
+    """Answers the lines of a shard concurrently, under its lease. Use on one event loop."""
 
-    Args:
-        step: Step of the batch.
-        plan: Plan of the batch.
-        index: Index of the shard.
-        input_path: Path of the batch's input.
-    """
-
-    def __init__(self, step: BatchStep, plan: BatchPlan, index: int, input_path: Path) -> None:
-        self._step = step
-        self._plan = plan
-        self._index = index
-        self._input_path = input_path
-        # Counts of the whole batch.
-        self._counts = LineCounts()
-        self._running: dict[asyncio.Task[None], InputLine] = {}
-        # Set when a line is done, or when another batch or request changes the free slots.
-        self._slots_changed = asyncio.Event()
-        self._failure: BaseException | None = None
+    step: BatchStep
+    plan: BatchPlan
+    index: int  # of the shard
+    input_path: Path
+    # Counts of the whole batch.
+    _counts: LineCounts = field(default=LineCounts(), init=False)
+    _running: dict[asyncio.Task[None], InputLine] = field(default_factory=dict, init=False)
+    # Set when a line is done, or when another batch or request changes the free slots.
+    _slots_changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _failure: BaseException | None = field(default=None, init=False)
 
     async def run(self, turn: Turn, lease: Lease) -> bool:
         """Answer the lines that have no result in any part; return False if the input has changed.
 
         Stop earlier if the time is over, another worker has the shard, or the batch has to stop.
 
-        Args:
-            turn: Turn with the deadline for starting lines.
-            lease: Lease of the shard.
-
         Raises:
             WorkerError: The engine is dead, the volume fails, or a line is no longer valid.
         """
-        step, batch, plan, window = self._step, self._step.batch, self._plan, self._step.window
-        limits, quota = step.batches.limits, step.batches.files.quota
-        directory, shard = batch.parts_directory, plan.shards[self._index]
+        step, batch, plan, window = self.step, self.step.batch, self.plan, self.step.window
+        directory, shard = batch.parts_directory, plan.shards[self.index]
         with translate_os_errors():
-            finished = await asyncio.to_thread(read_finished_lines, directory, shard=self._index)
+            finished = await asyncio.to_thread(read_finished_lines, directory, shard=self.index)
         # The lines of other shards, which other jobs may answer, are counted again after this one.
         self._counts = await asyncio.to_thread(batch.counts)
         shard_counts = sum((line.counts for line in finished.values()), LineCounts())
-        part = PartWriter(
-            part_path(directory, self._index, lease.owner), shard_counts, quota.reserve
-        )
-        all_lines = read_lines(self._input_path, limits.max_line_bytes, shard)
+        path = part_path(directory, self.index, lease.owner)
+        part = PartWriter(path, shard_counts, step.batches.files.quota.reserve)
+        all_lines = read_lines(self.input_path, step.batches.limits.max_line_bytes, shard)
         unanswered = (line for line in all_lines if line.number not in finished)
         endpoint = (await asyncio.to_thread(lambda: batch.request)).endpoint
         next_lines: list[InputLine] = []
         is_exhausted = False
         polled_at = time.monotonic()
         if len(finished) >= shard.count:
-            # Several turns have answered the shard together, so that none has counted all lines.
+            # Several workers have answered the shard together, so that none has counted all lines.
             await part.add_counts()
         try:
             with window.set_on_change(self._slots_changed):
@@ -238,7 +269,11 @@ class ShardRun:
                         and time.monotonic() < deadline
                         and not lease.lost.is_set()
                     ):
-                        self._start_line(next_lines.pop(), endpoint, part)
+                        window.take_slot()
+                        line = next_lines.pop()
+                        task = asyncio.create_task(self._answer_line(line, endpoint, part))
+                        self._running[task] = line
+                        task.add_done_callback(self._on_line_done)
                     if is_exhausted and not next_lines and not self._running:
                         return True
 
@@ -276,30 +311,24 @@ class ShardRun:
                     size += len(line.text or b"")
             except FileNotFoundError:
                 return None
-            return lines if self._plan.matches_input(self._input_path) else None
-
-    async def _has_to_stop(self, deadline: float, lease: Lease) -> bool:
-        stop_reason = await asyncio.to_thread(self._step.batch.stop_reason)
-        if lease.lost.is_set() or stop_reason is not None:
-            return True
-        now = time.monotonic()
-        return now >= deadline and (not self._running or now >= deadline + ABORT_GRACE_S)
-
-    def _start_line(self, line: InputLine, endpoint: str, part: PartWriter) -> None:
-        self._step.window.take_slot()
-        task = asyncio.create_task(self._process_line(line, endpoint, part))
-        self._running[task] = line
-        task.add_done_callback(self._on_line_done)
+            return lines if self.plan.matches_input(self.input_path) else None
 
     def _preempt_lines(self) -> list[InputLine]:
         """Abort the lines that began last if other requests need their slots; return them."""
         lines: list[InputLine] = []
-        while self._running and self._step.window.free_slot_count < 0:
+        while self._running and self.step.window.free_slot_count < 0:
             task, line = self._running.popitem()
-            self._step.window.free_slot()
+            self.step.window.free_slot()
             if task.cancel():
                 lines.append(line)
         return lines
+
+    async def _has_to_stop(self, deadline: float, lease: Lease) -> bool:
+        stop_reason = await asyncio.to_thread(self.step.batch.stop_reason)
+        if lease.lost.is_set() or stop_reason is not None:
+            return True
+        now = time.monotonic()
+        return now >= deadline and (not self._running or now >= deadline + ABORT_GRACE_S)
 
     def _on_line_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
@@ -307,10 +336,10 @@ class ShardRun:
         # This also sets the event, unlike ``asyncio.wait``, which would iterate over all running
         # lines each time a line is done.
         if self._running.pop(task, None) is not None:
-            self._step.window.free_slot()
+            self.step.window.free_slot()
 
-    async def _process_line(self, line: InputLine, endpoint: str, part: PartWriter) -> None:
-        batch = self._step.batch
+    async def _answer_line(self, line: InputLine, endpoint: str, part: PartWriter) -> None:
+        batch = self.step.batch
         try:
             request = parse_request(line, endpoint)
         except InvalidLine as error:
@@ -336,7 +365,7 @@ class ShardRun:
         while True:
             try:
                 with hide_defects(id):
-                    answer, usage = await self._step.answer_request(endpoint, body, id)
+                    answer, usage = await self.step.answer_request(endpoint, body, id)
                     try:
                         return 200, msgspec.Raw(msgspec.json.encode(answer)), usage
                     except UnicodeEncodeError:

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from worker.batches.record import Batches, OutputFactory
-from worker.batches.window import SlotWindow
+from worker.batches.run import SlotWindow
 from worker.engine import Engines
 from worker.errors import InvalidInput
 from worker.long_work.job_list import JobList, OrphanedWork

@@ -248,7 +248,7 @@ async def test_a_batch_above_the_concurrent_ones_waits_without_its_input_and_wit
 async def test_lines_leave_capacity_for_other_requests(
     batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("worker.batches.window.QUIET_S", 0.2)
+    monkeypatch.setattr("worker.batches.run.QUIET_S", 0.2)
     first_release, second_release = asyncio.Event(), asyncio.Event()
     batch_worker.engine.script = (first_release, *tokens("a"))
     batch_worker.worker = worker_with_volume(
@@ -300,7 +300,7 @@ async def run_until_time_is_over(
     """Run a batch in a job whose time is over as soon as a line runs."""
     passed_s = 0.0
     clock = SimpleNamespace(time=time.time, monotonic=lambda: time.monotonic() + passed_s)
-    for module in ("batches.run", "batches.window", "long_work.runner"):
+    for module in ("batches.run", "long_work.runner"):
         monkeypatch.setattr(f"worker.{module}.time", clock)
     job = {"batch": batch_request(count, max_runtime_sec=3600)}
     task = asyncio.create_task(batch_worker.run_job(job))

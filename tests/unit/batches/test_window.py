@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from worker.batches.window import BUSY_DIVISOR, QUIET_S, SlotWindow
+from worker.batches.run import BUSY_DIVISOR, QUIET_S, SlotWindow
 
 FULL = 64
 
