@@ -331,8 +331,8 @@ class ShardRun:
         return now >= deadline and (not self._running or now >= deadline + ABORT_GRACE_S)
 
     def _on_line_done(self, task: asyncio.Task[None]) -> None:
-        if not task.cancelled():
-            self._failure = self._failure or task.exception()
+        if not task.cancelled() and (error := task.exception()):
+            self._failure = self._failure or error
         # This also sets the event, unlike ``asyncio.wait``, which would iterate over all running
         # lines each time a line is done.
         if self._running.pop(task, None) is not None:

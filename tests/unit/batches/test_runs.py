@@ -1,6 +1,7 @@
 """Batches in jobs: every line is answered once, however many jobs run the batch."""
 
 import asyncio
+import gc
 import sys
 import time
 from types import SimpleNamespace
@@ -96,12 +97,17 @@ async def test_a_line_for_an_adapter_on_another_volume_is_not_retried(
     assert len(batch_worker.engine.requests) == 1
 
 
-async def test_a_batch_survives_a_dead_engine(batch_worker: BatchWorker) -> None:
+async def test_a_batch_survives_a_dead_engine(
+    batch_worker: BatchWorker, caplog: pytest.LogCaptureFixture
+) -> None:
     with ScriptedEngine(EngineDead()) as dead_engine:
         error = await job_error(
             worker_with_volume(batch_worker.root, dead_engine), {"batch": batch_request(3)}
         )
     assert (error["code"], error["retryable"]) == (503, True)
+    # Each line has failed, and the job reports one of the errors.
+    gc.collect()
+    assert "never retrieved" not in caplog.text
     assert (await batch_worker.run_batch(**batch_request(3)))["request_counts"] == request_counts(3)
 
 
