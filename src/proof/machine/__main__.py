@@ -146,38 +146,36 @@ async def measure(arguments: argparse.Namespace) -> None:
     folder = Path(temporary.name)
     try:
         with temporary:
-            await _measure(arguments, folder)
+            if len(temporary.name) > MAX_PATH_LENGTH:
+                raise Lost(f"{folder} is too long a path for sockets: choose another --folder")
+            is_gpu = bool(system.gpus())
+            if not (arguments.size or arguments.model):
+                arguments.size = "0.5B" if is_gpu else "tiny"
+            title = arguments.model or f"model {arguments.size}, random weights"
+            today = datetime.datetime.now(datetime.UTC).date().isoformat()
+            plan = Plan(folder, is_gpu)
+            proof = Proof(today, system.name(), title, system.describe(), plan.engine)
+            announce(arguments, proof, folder)
+
+            model = await make_model(arguments, folder)
+            try:
+                await make_companions(model, folder)
+            except Lost as lost:
+                proof.failures.append(Failure("worker", "adapters and an embedder", str(lost)))
+            # The first start would read vLLM from the disk, and the others from memory.
+            await _run_child(folder, "-c", "import vllm")
+            sessions = [each for name in arguments.only for each in PARTS[name].sessions(plan)]
+            total = sum(1 + len(session.steps) for session in sessions)
+            await Run(proof, model, total).run(sessions)
+
+            output = arguments.output or Path(f"proof-{proof.date}")
+            output.mkdir(parents=True, exist_ok=True)
+            (output / "result.json").write_bytes(FILE_FORMAT.dump_json(proof, indent=1) + b"\n")
+            (output / "README.md").write_text(page(proof))
+            print(f"\nThe page: {output}/README.md\nThe result to send: {output}/result.json")
     finally:
         if folder.exists():  # noqa: ASYNC240 - nothing else runs any more
             print(f"It could not be removed: {folder}", file=sys.stderr)
-
-
-async def _measure(arguments: argparse.Namespace, folder: Path) -> None:
-    if len(str(folder)) > MAX_PATH_LENGTH:
-        raise Lost(f"{folder} is too long a path for sockets: choose another --folder")
-    is_gpu = bool(system.gpus())
-    if not (arguments.size or arguments.model):
-        arguments.size = "0.5B" if is_gpu else "tiny"
-    title = arguments.model or f"model {arguments.size}, random weights"
-    today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    plan = Plan(folder, is_gpu)
-    proof = Proof(today, system.name(), title, system.describe(), plan.engine)
-    announce(arguments, proof, folder)
-    model = await make_model(arguments, folder)
-    try:
-        await make_companions(model, folder)
-    except Lost as lost:
-        proof.failures.append(Failure("worker", "adapters and an embedder", str(lost)))
-    # The first start would read vLLM from the disk, and the others from memory.
-    await _run_child(folder, "-c", "import vllm")
-    sessions = [each for name in arguments.only for each in PARTS[name].sessions(plan)]
-    total = sum(1 + len(session.steps) for session in sessions)
-    await Run(proof, model, total).run(sessions)
-    output = arguments.output or Path(f"proof-{proof.date}")
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "result.json").write_bytes(FILE_FORMAT.dump_json(proof, indent=1) + b"\n")
-    (output / "README.md").write_text(page(proof))
-    print(f"\nThe page: {output}/README.md\nThe result to send: {output}/result.json")
 
 
 def _stop(measuring: asyncio.Task[None]) -> None:

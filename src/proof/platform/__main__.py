@@ -47,7 +47,7 @@ class ProofCommand(AccountCommand):
 
     def _prove(self, api: Api) -> int:
         options = self.options
-        plan = ProofPlan.with_new_prefix(
+        plan = ProofPlan(
             image=options.image,
             model=options.model,
             gpu_pools=options.gpu_pools,

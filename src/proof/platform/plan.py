@@ -3,7 +3,7 @@
 import re
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from llm_worker_client.deploy.plan import validate_plan
@@ -37,11 +37,8 @@ class ProofPlan:
     hourly_price: float | None = None  # in USD for one worker; None to assume one
     # Of the run, without the deletion of its endpoints.
     limit_minutes: float = DEFAULT_LIMIT_MINUTES
-    prefix: str = ""  # of the endpoints' names
-
-    @classmethod
-    def with_new_prefix(cls, **fields: Any) -> "ProofPlan":
-        return cls(prefix=f"{FAMILY}{secrets.token_hex(4)}", **fields)
+    # Of the endpoints' names; each run has a new one.
+    prefix: str = field(default_factory=lambda: f"{FAMILY}{secrets.token_hex(4)}")
 
     def main_request(self) -> dict[str, Any]:
         """Return the request that creates the endpoint for most observations."""

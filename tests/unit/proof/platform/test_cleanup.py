@@ -257,7 +257,7 @@ def test_a_deletion_that_fails_in_any_way_does_not_stop_the_others(
 ) -> None:
     printed = list[str]()
     with closing(Api(KEY, f"{runpod.url}/v2", f"{runpod.url}/queue", lambda _: None)) as api:
-        plan = ProofPlan.with_new_prefix(image="me/worker:1")
+        plan = ProofPlan(image="me/worker:1")
         endpoints = ProofEndpoints(api, plan, printed.append)
         ids = [endpoints.deploy(make(), 0) for make in (plan.main_request, plan.broken_request)]
         if not is_listed:

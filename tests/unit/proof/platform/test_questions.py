@@ -65,7 +65,7 @@ def test_a_refused_deletion_of_leftovers_ends_the_run(
 def test_the_estimate_states_its_assumptions(
     price: float | None, minutes: float, amounts: list[str]
 ) -> None:
-    plan = ProofPlan.with_new_prefix(image="a/b:1", hourly_price=price, limit_minutes=minutes)
+    plan = ProofPlan(image="a/b:1", hourly_price=price, limit_minutes=minutes)
     text = "\n".join(plan.describe())
     assert re.findall(r"([\d.]+) USD", text) == amounts
     assert ("an assumption" in text) == (price is None)
