@@ -281,18 +281,12 @@ issue: ## Open an issue, unless one with this title is open (TITLE=..., BODY=...
 bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and write the table of docs/performance.md (FIGURES=.bench-figures/demo.json; two hours)
 	@$(BIN)/python benchmarks/compare.py --others --json $(FIGURES)
 	@$(BIN)/python benchmarks/compare.py --model $(RANDOM_MODEL) --json $(dir $(FIGURES))random.json
-	@$(BIN)/python benchmarks/emulator_speed.py
-	@$(BIN)/python benchmarks/loop.py --only idle,full,auto
-	@$(BIN)/python benchmarks/cancel.py
-	@$(BIN)/python benchmarks/offline.py --only demo
-	@$(BIN)/python benchmarks/offline.py --only large
+	@$(BIN)/python benchmarks/loop.py --only auto
 	@$(BIN)/python benchmarks/overhead.py
 	@$(BIN)/python benchmarks/overhead.py --observed --rounds 31
 	@PYTHONPATH=src:tests $(BIN)/python benchmarks/in_process/linear.py
-	@$(BIN)/python benchmarks/download.py
 	@$(BIN)/python benchmarks/batch.py throughput
 	@$(BIN)/python benchmarks/batch.py memory
-	@$(BIN)/python benchmarks/batch.py kill
 	@$(BIN)/python benchmarks/batch.py many --rounds 1
 	@$(BIN)/python benchmarks/costly.py
 	@PYTHONPATH=src $(BIN)/python benchmarks/in_process/check_rows.py

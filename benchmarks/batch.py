@@ -1,14 +1,14 @@
-"""Measures batches: throughput and memory against vLLM's run_batch, kills, and many batches.
+"""Measures batches: throughput and memory against vLLM's run_batch, and many batches.
 
     python benchmarks/batch.py throughput [--rounds 3] [--lines 2000]
     python benchmarks/batch.py memory [--rounds 3] [--megabytes 200]
-    python benchmarks/batch.py kill [--rounds 3] [--lines 2000]
     python benchmarks/batch.py many [--rounds 1] [--seconds 30]
 
-Each side is a separate process (this file) with the same input and the same engine settings (128
-concurrent requests, 512 tokens, float32, eager, one process for the engine core), and is warmed up.
-The sides alternate; the ratios count, not the seconds. The demo model's steps take almost no time;
-with any real model, the ratios are nearer to 1. The exit status is 1 if a goal is missed.
+throughput, memory: each side is a separate process (this file) with the same input and the same
+engine settings (128 concurrent requests, 512 tokens, float32, eager, one process for the engine
+core), and is warmed up. The sides alternate; the ratios count, not the seconds. The demo model's
+steps take almost no time; with any real model, the ratios are nearer to 1. The exit status is 1 if
+a goal is missed.
 
 throughput: lines per second, from the job's submission to its end, or of run_batch's own function
 from the started engine to the written output. Neither side includes the startup. Goal: 0.95 x.
@@ -16,14 +16,12 @@ from the started engine to the written output. Neither side includes the startup
 memory: the largest growth of the process for an input of lines of 100 kB, relative to its size with
 the loaded engine; without the engine core. Goal: below 150 MB.
 
-kill: SIGKILL after half the duration of a full run. It shows how many responses are on the disk,
-how many must be computed again, and the seconds that the next run needs for the rest.
-
 many: one caller with 4 tokens per request, with and without batches in the same worker: 180 batches
 of 100 lines of 1,500 tokens on a queue endpoint, one of 1,000 lines that the worker has taken up
 without a job, and 600 batches of one such line over HTTP. Goals: on the queue, the median is at
 most 3 x and the maximum below 2 s; next to work without a job, the median is at most 1.5 x; over
-HTTP, it is at most 2 x, and the worker has at most 10 more threads.
+HTTP, it is at most 2 x, and the worker has at most 10 more threads. `make prove` kills the worker
+of a batch.
 """
 
 import argparse
@@ -34,9 +32,7 @@ import re
 import sys
 import tempfile
 import time
-from asyncio.subprocess import Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -73,14 +69,9 @@ WARM_UP_S, SETTLE_S, TAKE_UP_S = 3.0, 3.0, 25.0
 
 
 def write_input(path: Path, count: int, tokens: int, padding: int = 0, names: str = "line") -> Path:
-    """Write an input file of chats.
+    """Write an input file of chats with answers of so many tokens, and so many bytes more a line.
 
-    Args:
-        path: Path of the file.
-        count: Number of lines.
-        tokens: Number of tokens of each answer.
-        padding: Number of bytes to add to each line.
-        names: Prefix of the custom_ids.
+    The custom_ids begin with ``names``.
     """
     with path.open("w") as opened:
         for number, prompt in enumerate(loads.prompts(count)):
@@ -92,24 +83,20 @@ def write_input(path: Path, count: int, tokens: int, padding: int = 0, names: st
     return path
 
 
-# The processes of the sides. Each prints "begun" when it is warmed up, and "ended" with the seconds
-# and the growth of its memory.
+# The processes of the sides. Each prints "ended" with the seconds and the growth of its memory.
 
 
 def run_worker(model: str, source: str, folder: str) -> None:
-    """Run a batch in a job of this worker, timed from the job to its end.
-
-    A later process continues the batch in the same folder.
-    """
+    """Run a batch in a job of this worker, timed from the job to its end."""
     import handler  # noqa: PLC0415 - in the worker's process only
     from worker.app import Worker  # noqa: PLC0415 - the same
     from worker.settings.environment import environ_with_secrets  # noqa: PLC0415 - the same
     from worker.settings.sources import gather_settings  # noqa: PLC0415 - the same
 
     inbox = Path(folder) / "inbox"
-    inbox.mkdir(exist_ok=True)
-    if not (path := inbox / Path(source).name).exists():
-        path.hardlink_to(source)
+    inbox.mkdir()
+    (inbox / "input.jsonl").hardlink_to(source)
+    write_input(inbox / "warm.jsonl", WARM_UP_LINES, TOKENS, names=WARM_UP_NAME)
     os.environ.update(
         MODEL_NAME=model,
         FILES_PATH=folder,
@@ -118,7 +105,6 @@ def run_worker(model: str, source: str, folder: str) -> None:
     )
 
     async def run(worker: Worker, name: str) -> None:
-        # Jobs with the same id belong to the same batch.
         batch = {"input_path": f"inbox/{name}", "endpoint": CHAT, "max_runtime_sec": 24 * 3600}
         job = {"id": name, "input": {"batch": batch}}
         (answer,) = [chunk async for chunk in worker.handle(job)]
@@ -126,11 +112,8 @@ def run_worker(model: str, source: str, folder: str) -> None:
             raise Lost(f"the batch is {answer}")
 
     async def main(worker: Worker) -> None:
-        # The name contains the process id because the same name would mean the same batch.
-        warm_up = inbox / f"{WARM_UP_NAME}{os.getpid()}.jsonl"
-        write_input(warm_up, WARM_UP_LINES, TOKENS, names=WARM_UP_NAME)
-        await run(worker, warm_up.name)
-        await measure_here(run(worker, path.name))
+        await run(worker, "warm.jsonl")
+        await measure_here(run(worker, "input.jsonl"))
 
     with handler.start_engines(gather_settings(environ_with_secrets())) as (engines, settings):
         asyncio.run(main(Worker(engines, settings)))
@@ -172,11 +155,10 @@ def run_vllm(model: str, source: str, folder: str) -> None:
 
 
 async def measure_here(running: Awaitable[object]) -> None:
-    """Print "begun", and "ended" with the seconds and MB that something takes in this process."""
+    """Print "ended" with the seconds and MB that something takes in this process."""
     before_mb = _memory_mb("VmRSS")
     # Resets the recorded maximum.
     Path("/proc/self/clear_refs").write_text("5")  # noqa: ASYNC240 - nothing else runs yet
-    print_line("begun")
     start = time.perf_counter()
     await running
     print_line("ended", time.perf_counter() - start, _memory_mb("VmHWM") - before_mb)
@@ -192,19 +174,6 @@ SIDES = {"worker": run_worker, "run_batch": run_vllm}
 
 
 @dataclass(frozen=True)
-class RunResult:
-    """The result that a side reports for a run, for its own process without the engine core.
-
-    Args:
-        seconds: Duration without the startup of the engine.
-        growth_mb: Largest growth of the resident memory during the run.
-    """
-
-    seconds: float
-    growth_mb: float
-
-
-@dataclass(frozen=True)
 class Figures:
     """Milliseconds of the requests of a caller without pauses, and threads of the worker."""
 
@@ -216,167 +185,23 @@ class Figures:
         return f"p50 {self.p50:.1f}, max {self.maximum:.0f} ms, {self.threads} threads"
 
 
-class BatchBenchmark:
-    """The parts of the benchmark; each run of a side has an empty folder."""
-
-    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
-        self.args = args
-        self.folder = folder
-        self.model = str(args.model)
-
-    def make_folder(self) -> Path:
-        return Path(tempfile.mkdtemp(dir=self.folder))
-
-    @asynccontextmanager
-    async def start(self, side: str, source: Path, folder: Path) -> AsyncIterator[Process]:
-        """Start a side; it starts the batch as soon as the block begins.
-
-        Args:
-            side: One of ``SIDES``.
-            source: The input file.
-            folder: Folder of the output; another run in the same folder continues the batch.
-        """
-        arguments = ("--side", side, self.model, str(source), str(folder))
+async def measure_sides(source: Path, lines: int, rounds: int) -> dict[str, list[list[float]]]:
+    """Return the seconds without the startup and the MB of growth of each side and round."""
+    results: dict[str, list[list[float]]] = {side: [] for side in SIDES}
+    for _, side in turns(SIDES, rounds):
+        output = make_folder(source.parent)
+        arguments = ("--side", side, str(source), str(output))
         command = (sys.executable, "-u", __file__, *arguments)
         async with run_process(command, ENVIRON, quiet=True) as process:
-            await next_line(process, "begun")
-            yield process
+            _, *figures = await next_line(process, "ended")
+        if (answered := count_answers(output)) != lines:
+            raise Lost(f"{side}: {answered} of {lines} lines have an answer")
+        results[side].append([float(figure) for figure in figures])
+    return results
 
-    async def run(self, side: str, source: Path, folder: Path | None = None) -> RunResult:
-        """Run a batch to its end.
 
-        Raises:
-            Lost: If the process exits too early, or a line has no answer.
-        """
-        folder = folder or self.make_folder()
-        async with self.start(side, source, folder) as process:
-            _, seconds, growth = await next_line(process, "ended")
-        with source.open() as lines:
-            expected = sum(1 for _ in lines)
-        if (answered := count_answers(folder)) != expected:
-            raise Lost(f"{side}: {answered} of {expected} lines have an answer")
-        return RunResult(float(seconds), float(growth))
-
-    async def alternate_sides(self, source: Path) -> dict[str, list[RunResult]]:
-        results: dict[str, list[RunResult]] = {side: [] for side in SIDES}
-        for _, side in turns(SIDES, self.args.rounds):
-            results[side].append(await self.run(side, source))
-        return results
-
-    async def throughput(self) -> bool:
-        lines = self.args.lines
-        source = write_input(self.folder / "input.jsonl", lines, TOKENS)
-        results = await self.alternate_sides(source)
-        speeds = {side: [lines / result.seconds for result in results[side]] for side in SIDES}
-        ratios = [ours / vllm for ours, vllm in zip(*speeds.values(), strict=True)]
-        print(f"{lines:,} lines of {TOKENS} tokens; lines per second")
-        for side in SIDES:
-            print_row(side, speeds[side])
-        print_row("ratio", ratios, digits=2)
-        return print_goal("throughput", median(ratios) >= THROUGHPUT, f">= {THROUGHPUT}")
-
-    async def memory(self) -> bool:
-        count = self.args.megabytes * 1_000_000 // LONG_BYTES
-        source = write_input(self.folder / "input.jsonl", count, 1, LONG_BYTES)
-        results = await self.alternate_sides(source)
-        print(f"{count:,} lines of {LONG_BYTES:,} bytes; MB of growth")
-        for side in SIDES:
-            print_row(side, [result.growth_mb for result in results[side]])
-        ours = median(result.growth_mb for result in results["worker"])
-        return print_goal("memory", ours < GROWTH_MB, f"< {GROWTH_MB} MB")
-
-    async def kill(self) -> bool:
-        lines = self.args.lines
-        source = write_input(self.folder / "input.jsonl", lines, TOKENS)
-        print(f"{lines:,} lines, killed after half the time of a whole run")
-        print(f"{'':12}{'whole s':>9}{'stored':>8}{'to do':>8}{'rest s':>9}")
-        is_complete = True
-        for _ in range(self.args.rounds):
-            for side in SIDES:
-                full_s = (await self.run(side, source)).seconds
-                folder = self.make_folder()
-                async with self.start(side, source, folder) as process:
-                    await asyncio.sleep(full_s / 2)
-                    if process.returncode is not None:
-                        raise Lost(f"{side} ended before it was killed: use more --lines")
-                    process.kill()
-                answered = count_answers(folder)
-                rest_s = (await self.run(side, source, folder)).seconds
-                print(
-                    f"{side:12}{full_s:9.1f}{answered:8,}{lines - answered:8,}{rest_s:9.1f}",
-                    flush=True,
-                )
-                is_complete &= count_answers(folder) == lines
-        return print_goal("kill", is_complete, "all lines answered by the next run")
-
-    async def many(self) -> bool:
-        seconds, is_met = self.args.seconds, True
-        print(f"{seconds:g} s of one caller: without other work, and next to many batches")
-        for _ in range(self.args.rounds):
-            alone, busy = await self.measure_queue(180, 100)
-            print(f"queue: {alone}; {busy}: {busy.p50 / alone.p50:.1f} x", flush=True)
-            is_met &= busy.p50 <= 3 * alone.p50 and busy.maximum < 2_000
-            alone, busy = await self.measure_queue(1, 1_000, has_key=False)
-            print(f"orphan: {alone}; {busy}: {busy.p50 / alone.p50:.1f} x", flush=True)
-            is_met &= busy.p50 <= 1.5 * alone.p50
-            alone, busy = await self.measure_server(600)
-            print(f"HTTP: {alone}; {busy}: {busy.p50 / alone.p50:.1f} x", flush=True)
-            is_met &= busy.p50 <= 2 * alone.p50 and busy.threads <= alone.threads + 10
-        return print_goal(
-            "many", is_met, "p50 <= 3 x, 1.5 x, 2 x, maximum < 2 s, threads <= 10 more"
-        )
-
-    async def measure_queue(
-        self, batches: int, lines: int, *, has_key: bool = True
-    ) -> tuple[Figures, Figures]:
-        """Return the figures of jobs alone, and next to batches.
-
-        With a key, the worker sends the jobs that run the batches. Without it, no job runs them,
-        and the worker takes them up by itself.
-        """
-        folder = self.make_folder()
-        environ = {"MODEL_NAME": self.model, "BASE_PATH": str(folder)}
-        if has_key:
-            environ["BATCH_API_KEY"] = "local"
-        async with start_endpoint(environ) as endpoint:
-            pid = endpoint.processes[0].pid
-
-            async def call() -> None:
-                await endpoint.answer("Hi", SHORT_TOKENS)
-
-            file = await run_route(endpoint, "/v1/files", batch_file(lines))
-            await measure_calls(call, WARM_UP_S, pid)
-            alone = await measure_calls(call, self.args.seconds, pid)
-            batch = {"input_file_id": file["id"], "endpoint": COMPLETIONS}
-            creating = (run_route(endpoint, "/v1/batches", batch) for _ in range(batches))
-            await asyncio.gather(*creating)
-            await asyncio.sleep(SETTLE_S if has_key else TAKE_UP_S)
-            busy = await measure_calls(call, self.args.seconds, pid)
-            if not [*(folder / "worker" / "batches").glob("*/leases/shard-0/lease-*")]:
-                raise Lost("no batch was running at the end")
-            return alone, busy
-
-    async def measure_server(self, batches: int) -> tuple[Figures, Figures]:
-        """Return the figures of requests to --serve alone, and next to batches of one line each."""
-        environ = {"MODEL_NAME": self.model, "BASE_PATH": str(self.make_folder())}
-        async with serve(environ) as (session, pid):
-
-            async def post(route: str, body: dict[str, Any]) -> dict[str, Any]:
-                async with session.post(route, json=body) as response:
-                    response.raise_for_status()
-                    answer: dict[str, Any] = await response.json()
-                    return answer
-
-            async def call() -> None:
-                short = {"prompt": "Hi", "max_tokens": SHORT_TOKENS, "ignore_eos": True}
-                await post(COMPLETIONS, short)
-
-            file = await post("/v1/files", batch_file(1))
-            await measure_calls(call, WARM_UP_S, pid)
-            alone = await measure_calls(call, self.args.seconds, pid)
-            for _ in range(batches):
-                await post("/v1/batches", {"input_file_id": file["id"], "endpoint": COMPLETIONS})
-            return alone, await measure_calls(call, self.args.seconds, pid)
+def make_folder(parent: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=parent))
 
 
 def count_answers(folder: Path) -> int:
@@ -392,12 +217,73 @@ def count_answers(folder: Path) -> int:
     return len(names)
 
 
-def batch_file(lines: int) -> dict[str, Any]:
-    """Return the body of a request that stores a batch's input; each line is a long answer."""
-    body = {"prompt": "Tell me.", "max_tokens": LONG_TOKENS, "ignore_eos": True}
-    line = {"method": "POST", "url": COMPLETIONS, "body": body}
-    content = "".join(json.dumps({**line, "custom_id": f"c{i}"}) + "\n" for i in range(lines))
-    return {"purpose": "batch", "content": content}
+async def throughput(args: argparse.Namespace, folder: Path) -> bool:
+    source = write_input(folder / "input.jsonl", args.lines, TOKENS)
+    results = await measure_sides(source, args.lines, args.rounds)
+    speeds = {side: [args.lines / seconds for seconds, _ in results[side]] for side in SIDES}
+    ratios = [ours / vllm for ours, vllm in zip(*speeds.values(), strict=True)]
+    print(f"{args.lines:,} lines of {TOKENS} tokens; lines per second")
+    for side in SIDES:
+        print_row(side, speeds[side])
+    print_row("ratio", ratios, digits=2)
+    return print_goal("throughput", median(ratios) >= THROUGHPUT, f">= {THROUGHPUT}")
+
+
+async def memory(args: argparse.Namespace, folder: Path) -> bool:
+    count = args.megabytes * 1_000_000 // LONG_BYTES
+    source = write_input(folder / "input.jsonl", count, 1, LONG_BYTES)
+    results = await measure_sides(source, count, args.rounds)
+    growths = {side: [growth for _, growth in results[side]] for side in SIDES}
+    print(f"{count:,} lines of {LONG_BYTES:,} bytes; MB of growth")
+    for side in SIDES:
+        print_row(side, growths[side])
+    return print_goal("memory", median(growths["worker"]) < GROWTH_MB, f"< {GROWTH_MB} MB")
+
+
+async def many(args: argparse.Namespace, folder: Path) -> bool:
+    seconds, is_met = args.seconds, True
+    print(f"{seconds:g} s of one caller: without other work, and next to many batches")
+    for _ in range(args.rounds):
+        alone, busy = await measure_queue(make_folder(folder), seconds, 180, 100)
+        print(f"queue: {alone}; {busy}: {busy.p50 / alone.p50:.1f} x", flush=True)
+        is_met &= busy.p50 <= 3 * alone.p50 and busy.maximum < 2_000
+        alone, busy = await measure_queue(make_folder(folder), seconds, 1, 1_000, has_key=False)
+        print(f"orphan: {alone}; {busy}: {busy.p50 / alone.p50:.1f} x", flush=True)
+        is_met &= busy.p50 <= 1.5 * alone.p50
+        alone, busy = await measure_server(make_folder(folder), seconds, 600)
+        print(f"HTTP: {alone}; {busy}: {busy.p50 / alone.p50:.1f} x", flush=True)
+        is_met &= busy.p50 <= 2 * alone.p50 and busy.threads <= alone.threads + 10
+    return print_goal("many", is_met, "p50 <= 3 x, 1.5 x, 2 x, maximum < 2 s, threads <= 10 more")
+
+
+async def measure_queue(
+    folder: Path, seconds: float, batches: int, lines: int, *, has_key: bool = True
+) -> tuple[Figures, Figures]:
+    """Return the figures of jobs alone, and next to batches.
+
+    With a key, the worker sends the jobs that run the batches. Without it, no job runs them, and
+    the worker takes them up by itself.
+    """
+    environ = {"MODEL_NAME": str(bench.DEMO_MODEL), "BASE_PATH": str(folder)}
+    if has_key:
+        environ["BATCH_API_KEY"] = "local"
+    async with start_endpoint(environ) as endpoint:
+        pid = endpoint.processes[0].pid
+
+        async def call() -> None:
+            await endpoint.answer("Hi", SHORT_TOKENS)
+
+        file = await run_route(endpoint, "/v1/files", batch_file(lines))
+        await measure_calls(call, WARM_UP_S, pid)
+        alone = await measure_calls(call, seconds, pid)
+        batch = {"input_file_id": file["id"], "endpoint": COMPLETIONS}
+        creating = (run_route(endpoint, "/v1/batches", batch) for _ in range(batches))
+        await asyncio.gather(*creating)
+        await asyncio.sleep(SETTLE_S if has_key else TAKE_UP_S)
+        busy = await measure_calls(call, seconds, pid)
+        if not [*(folder / "worker" / "batches").glob("*/leases/shard-0/lease-*")]:
+            raise Lost("no batch was running at the end")
+        return alone, busy
 
 
 async def run_route(endpoint: Endpoint, route: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -408,6 +294,37 @@ async def run_route(endpoint: Endpoint, route: str, body: dict[str, Any]) -> dic
         raise Lost(f"{route} is {job.status}, with {job.error}")
     answer: dict[str, Any] = job.output[0]
     return answer
+
+
+async def measure_server(folder: Path, seconds: float, batches: int) -> tuple[Figures, Figures]:
+    """Return the figures of requests to --serve alone, and next to batches of one line each."""
+    environ = {"MODEL_NAME": str(bench.DEMO_MODEL), "BASE_PATH": str(folder)}
+    async with serve(environ) as (session, pid):
+
+        async def post(route: str, body: dict[str, Any]) -> dict[str, Any]:
+            async with session.post(route, json=body) as response:
+                response.raise_for_status()
+                answer: dict[str, Any] = await response.json()
+                return answer
+
+        async def call() -> None:
+            short = {"prompt": "Hi", "max_tokens": SHORT_TOKENS, "ignore_eos": True}
+            await post(COMPLETIONS, short)
+
+        file = await post("/v1/files", batch_file(1))
+        await measure_calls(call, WARM_UP_S, pid)
+        alone = await measure_calls(call, seconds, pid)
+        for _ in range(batches):
+            await post("/v1/batches", {"input_file_id": file["id"], "endpoint": COMPLETIONS})
+        return alone, await measure_calls(call, seconds, pid)
+
+
+def batch_file(lines: int) -> dict[str, Any]:
+    """Return the body of a request that stores a batch's input; each line is a long answer."""
+    body = {"prompt": "Tell me.", "max_tokens": LONG_TOKENS, "ignore_eos": True}
+    line = {"method": "POST", "url": COMPLETIONS, "body": body}
+    content = "".join(json.dumps({**line, "custom_id": f"c{i}"}) + "\n" for i in range(lines))
+    return {"purpose": "batch", "content": content}
 
 
 async def measure_calls(call: Callable[[], Awaitable[object]], seconds: float, pid: int) -> Figures:
@@ -429,21 +346,19 @@ def print_goal(name: str, is_met: bool, condition: str) -> bool:
     return is_met
 
 
-async def main(args: argparse.Namespace) -> bool:
-    print(f"{bench.machine()}; median, minimum and maximum of {args.rounds} rounds", flush=True)
-    with tempfile.TemporaryDirectory(prefix="batch-") as folder:
-        is_met: bool = await getattr(BatchBenchmark(args, Path(folder)), args.what)()
-    return is_met
-
+PARTS = {"throughput": throughput, "memory": memory, "many": many}
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--side"]:
-        SIDES[sys.argv[2]](*sys.argv[3:])
+        SIDES[sys.argv[2]](str(bench.DEMO_MODEL), *sys.argv[3:])
         sys.exit(0)
     parser = bench.options(__doc__)
-    parser.add_argument("what", choices=("throughput", "memory", "kill", "many"))
+    parser.add_argument("what", choices=PARTS)
     parser.add_argument("--lines", type=int, default=2_000)
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--seconds", type=float, default=30)
-    parser.add_argument("--model", type=bench.path, default=bench.DEMO_MODEL)
-    sys.exit(0 if asyncio.run(main(parser.parse_args())) else 1)
+    options = parser.parse_args()
+    print(f"{bench.machine()}; median, minimum and maximum of {options.rounds} rounds", flush=True)
+    with tempfile.TemporaryDirectory(prefix="batch-") as scratch:
+        is_goal_met = asyncio.run(PARTS[options.what](options, Path(scratch)))
+    sys.exit(0 if is_goal_met else 1)

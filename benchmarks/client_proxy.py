@@ -8,9 +8,9 @@ and the callers are separate processes. Columns: milliseconds to the complete re
 first event of a stream (medians and 95th percentiles), and the difference of the medians.
 
 Cancel: from the moment when a caller disconnects from the proxy until the engine's number of
-unfinished requests decreases, with the real worker. The goal is for the median, not for the
-longest time: on two cores, the proxy may have to wait for a core that the engine uses. The exit
-status is 1 if a goal is missed.
+unfinished requests decreases, which a thread of the worker watches. The goal is for the median, not
+for the longest time: on two cores, the proxy may have to wait for a core that the engine uses. The
+exit status is 1 if a goal is missed.
 """
 
 import argparse
@@ -18,15 +18,15 @@ import asyncio
 import contextlib
 import statistics
 import sys
+import threading
 import time
-from asyncio.subprocess import PIPE
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 from typing import Any
 
 import bench
-import cancel
 import httpx
-from endpoint import WATCHED_WORKER, start_endpoint, wait_for_count
+from endpoint import start_endpoint
 
 from emulator import Emulator
 from llm_worker_client import AsyncRunpodTransport
@@ -40,6 +40,8 @@ PAUSE_S = 0.01
 ROUTE = "/v1/chat/completions"
 BODY: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 ANSWER = {"choices": [{"message": {"content": "Hi"}}]}
+# Of an answer that doesn't end before its cancel.
+LONG: dict[str, Any] = {**BODY, "max_tokens": 1900, "ignore_eos": True}
 EVENTS = ['data: {"choices": []}\n\n', "data: [DONE]\n\n"]
 
 
@@ -109,7 +111,14 @@ async def latency(rounds: int) -> bool:
                 "transport": (jobs, f"http://any{ROUTE}"),
             }
             for stream in (False, True):
-                times_ms = await measure_ways(ways, stream, rounds)
+                times_ms: dict[str, list[float]] = {way: [] for way in ways}
+                for turn in range(-20, rounds):
+                    for way, (sender, url) in ways.items():
+                        ms = await request_ms(sender, url, stream)
+                        if turn >= 0:  # the first turns warm everything up
+                            times_ms[way].append(ms)
+                    # With faster turns, the client would observe the platform's rate limits.
+                    await asyncio.sleep(PAUSE_S)
                 gateway = statistics.median(times_ms["gateway"])
                 for way, times in times_ms.items():
                     added = statistics.median(times) - gateway
@@ -123,25 +132,39 @@ async def latency(rounds: int) -> bool:
     return is_met
 
 
-async def measure_ways(
-    ways: dict[str, tuple[httpx.AsyncClient, str]], stream: bool, rounds: int
-) -> dict[str, list[float]]:
-    times_ms: dict[str, list[float]] = {way: [] for way in ways}
-    for turn in range(-20, rounds):
-        for way, (client, url) in ways.items():
-            ms = await request_ms(client, url, stream)
-            if turn >= 0:  # the first turns warm everything up
-                times_ms[way].append(ms)
-        # With faster turns, the client would wait because of the platform's rate limits, which it
-        # observes.
-        await asyncio.sleep(PAUSE_S)
-    return times_ms
+def run_watched_worker() -> None:
+    """Run the worker, and print each change of the engine's number of requests with its time."""
+    import handler  # noqa: PLC0415 - in the worker's process only
+    from worker.settings.environment import environ_with_secrets  # noqa: PLC0415 - the same
+    from worker.settings.sources import gather_settings  # noqa: PLC0415 - the same
+
+    settings = gather_settings(environ_with_secrets())
+    with handler.start_engines(settings, ("runpod",)) as (engines, started_settings):
+
+        def watch(count: int = 0) -> None:
+            while True:
+                if (now := engines.main_engine.unfinished_request_count) != count:  # type: ignore[attr-defined]  # the real engine's own
+                    count = now
+                    print_line("count", count, time.monotonic())
+                time.sleep(0.0002)
+
+        threading.Thread(target=watch, daemon=True).start()
+        handler.run_sdk(engines, started_settings)
+
+
+async def wait_for_count(worker: Process, count: int, since: float) -> float:
+    """Return the time (time.monotonic) at which a watched worker's engine had so many requests."""
+    while True:
+        _, printed, at = await next_line(worker, "count ")
+        if int(printed) == count and float(at) >= since:
+            return float(at)
 
 
 async def cancels(rounds: int, model: str) -> bool:
     """Print how soon a slot is free after a caller disconnects; return whether the goal is met."""
+    command = (sys.executable, "-u", __file__, "--worker")
     async with (
-        start_endpoint({"MODEL_NAME": model}, WATCHED_WORKER, stdout=PIPE) as endpoint,
+        start_endpoint({"MODEL_NAME": model}, command, stdout=PIPE) as endpoint,
         start_proxy(endpoint.emulator.api_url) as url,
         httpx.AsyncClient(base_url=url, timeout=300) as client,
     ):
@@ -152,7 +175,7 @@ async def cancels(rounds: int, model: str) -> bool:
         times_ms = []
         for turn in range(2 * rounds):
             submitted = time.monotonic()
-            body = cancel.chat_body(stream=turn % 2 == 0)
+            body = {**LONG, "stream": turn % 2 == 0}
             request = asyncio.create_task(client.post(ROUTE, json=body))
             await wait_for_count(worker, 1, submitted)
             await asyncio.sleep(0.6)
@@ -182,4 +205,9 @@ if __name__ == "__main__":
     parser.add_argument("--cancels", type=int, default=5, help="number of cancels; 0 for none")
     parser.add_argument("--model", default=str(bench.DEMO_MODEL))
     parser.add_argument("--platform", action="store_true", help=argparse.SUPPRESS)
-    sys.exit(asyncio.run(main(parser.parse_args())))
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        run_watched_worker()
+    else:
+        sys.exit(asyncio.run(main(options)))

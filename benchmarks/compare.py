@@ -310,7 +310,7 @@ def run_others(model: Path) -> Groups:
     loop = run_other("loop.py --only nothing,flat --jobs 20000", model)
     streams = run_other("streaming.py")
     starts = run_other("cold_start.py --rounds 1", model)
-    offline = run_other("offline.py --only prefix", model)
+    offline = run_other("offline.py", model)
     prefix = {name: median(values) for name, values in offline["prefix"].items()}
     return {
         "nothing": {"jobs_per_s": median(loop["nothing"]["jobs_per_s"])},

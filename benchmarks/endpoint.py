@@ -1,28 +1,24 @@
 """An endpoint for benchmarks: a platform in this process, and workers started as in production.
 
 The platform is an emulator, whose jobs have the times at which they were submitted, taken and
-ended. As a program, this file is a worker that also prints the engine's number of requests.
+ended.
 """
 
 import asyncio
-import sys
-import threading
 import time
 from asyncio.subprocess import DEVNULL, Process
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
 from operator import attrgetter
-from typing import Any
 
 import aiohttp
 import bench  # noqa: F401 - makes src importable
 
 from emulator import Emulator, Job, Options, Status
 from proof.measure import loads
-from proof.measure.processes import Lost, next_line, print_line, run_process
+from proof.measure.processes import Lost, next_line, run_process
 from proof.measure.sides import HANDLER
 
 # Time limits of a worker's startup and of a job; they only end a benchmark that hangs.
@@ -30,14 +26,6 @@ START_S = 180.0
 JOB_S = 120.0
 # For all engines.
 ENGINE = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
-# The worker of this file, whose output `wait_for_count` reads.
-WATCHED_WORKER = (sys.executable, "-u", __file__)
-
-
-def raw_job(prompt: str, tokens: int) -> dict[str, Any]:
-    """Return a raw job whose answer has exactly this number of tokens."""
-    params = {"max_tokens": tokens, "ignore_eos": True, "temperature": 0}
-    return {"input": {"prompt": prompt, "sampling_params": params}}
 
 
 @dataclass(frozen=True)
@@ -52,19 +40,6 @@ class JobLoad:
         """Jobs per second."""
         return len(self.jobs) / self.seconds
 
-    @property
-    def times_ms(self) -> list[float]:
-        """Milliseconds from each job's submission to its end."""
-        return [1000 * (job.ended_at - job.queued_at) for job in self.jobs if job.ended_at]
-
-    @property
-    def longest_gap_ms(self) -> float:
-        """Longest time during which a job waited although no job was taken."""
-        jobs = sorted((job.started_at, job.queued_at) for job in self.jobs if job.started_at)
-        gaps = [jobs[0][0] - jobs[0][1]]
-        gaps += [taken - max(previous, queued) for (previous, _), (taken, queued) in pairwise(jobs)]
-        return 1000 * max(gaps)
-
 
 @dataclass(frozen=True)
 class Endpoint:
@@ -74,12 +49,9 @@ class Endpoint:
     processes: list[Process]
 
     async def answer(self, prompt: str, tokens: int) -> Job:
-        """Submit a job and wait for its end.
-
-        Raises:
-            Lost: If the job fails, does not end in time, or tokens are missing.
-        """
-        job = self.emulator.queue.submit(raw_job(prompt, tokens))
+        """Run a raw job whose answer has exactly so many tokens; raise ``Lost`` if it fails."""
+        params = {"max_tokens": tokens, "ignore_eos": True, "temperature": 0}
+        job = self.emulator.queue.submit({"input": {"prompt": prompt, "sampling_params": params}})
         await job.wait_for_end(JOB_S)
         if job.status is not Status.COMPLETED or job.output[-1]["usage"]["output"] != tokens:
             raise Lost(f"a job is {job.status}, with {job.error or job.output}")
@@ -106,11 +78,7 @@ async def start_endpoint(
     options: Options | None = None,
     stdout: int = DEVNULL,
 ) -> AsyncIterator[Endpoint]:
-    """Start an emulator and workers; all of them request jobs when the block begins.
-
-    Raises:
-        Lost: If a worker exits, or the time is over.
-    """
+    """Start an emulator and workers; all of them request jobs when the block begins."""
     async with AsyncExitStack() as stack:
         emulator = await stack.enter_async_context(Emulator(options))
         processes = {}
@@ -144,35 +112,3 @@ async def serve(environ: Mapping[str, str]) -> AsyncIterator[tuple[aiohttp.Clien
         async with aiohttp.ClientSession(url, timeout=timeout) as session:
             yield session, process.pid
         drain.cancel()
-
-
-async def wait_for_count(worker: Process, count: int, since: float) -> float:
-    """Return the time (time.monotonic) at which a watched worker's engine had so many requests."""
-    while True:
-        _, printed, at = await next_line(worker, "count ")
-        if int(printed) == count and float(at) >= since:
-            return float(at)
-
-
-def run_watched_worker() -> None:
-    """Run the worker, and print each change of the number of requests with its time.monotonic."""
-    import handler  # noqa: PLC0415 - in the worker's process only
-    from worker.settings.environment import environ_with_secrets  # noqa: PLC0415 - the same
-    from worker.settings.sources import gather_settings  # noqa: PLC0415 - the same
-
-    settings = gather_settings(environ_with_secrets())
-    with handler.start_engines(settings, ("runpod",)) as (engines, started_settings):
-
-        def watch(count: int = 0) -> None:
-            while True:
-                if (now := engines.main_engine.unfinished_request_count) != count:  # type: ignore[attr-defined]  # the real engine's own
-                    count = now
-                    print_line("count", count, time.monotonic())
-                time.sleep(0.0002)
-
-        threading.Thread(target=watch, daemon=True).start()
-        handler.run_sdk(engines, started_settings)
-
-
-if __name__ == "__main__":
-    run_watched_worker()

@@ -1,22 +1,12 @@
-"""Measures the loop between the platform's queue and the engine, in five parts.
+"""Measures the loop between the platform's queue and the engine, in three parts.
 
-    python benchmarks/loop.py [--only idle,full,nothing,auto,flat] [--rounds 3] [--json FILE]
-        [--before CHECKOUT] [--limits auto 300] [--jobs 20000] [--model .models/demo]
+    python benchmarks/loop.py [--only nothing,auto,flat] [--rounds 3] [--json FILE]
+        [--limits auto 300] [--jobs 20000] [--model .models/demo]
 
 The platform is an emulator in this process. Workers are started as in production, with the demo
 model, whose steps take almost no time; with any real model, the loop has a smaller share. The sides
 alternate. The benchmark prints figures and goals; a missed goal does not change the exit status.
-Needs Linux: all processes read the same monotonic clock.
-
-idle: sequential jobs after random pauses. It measures how long a job waits in the queue, and how
-long it takes from there to the engine (p99 <= 10 ms), where a thread of the worker watches the
-engine's number of requests. `compare.py` compares the first tokens of an idle worker with those of
-vLLM's own server.
-
-full: 64 callers who submit the next job when their job has ended, on 64 slots, with answers of 8
-tokens. It measures jobs per second, the duration of a job, and the longest time in which a job
-waited although no job was taken (there must be no pauses of a second). With --before, it alternates
-with the worker of another checkout.
+`compare.py` measures an idle worker and a full one.
 
 nothing: 64 callers whose jobs are answered immediately by an engine that computes nothing. It
 measures jobs per second and the worker's CPU time: the whole loop without the engine.
@@ -35,14 +25,12 @@ worker's process after every 1,000 jobs, their seconds and CPU seconds, and the 
 
 import argparse
 import asyncio
-import random
 import signal
 import sys
 import time
 from argparse import Namespace
-from asyncio.subprocess import PIPE
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass, fields
 from functools import partial
@@ -53,30 +41,13 @@ from typing import Any
 import bench
 import psutil
 import streaming
-from endpoint import (
-    START_S,
-    WATCHED_WORKER,
-    Endpoint,
-    JobLoad,
-    raw_job,
-    start_endpoint,
-    wait_for_count,
-)
+from endpoint import Endpoint, JobLoad, start_endpoint
 
 from emulator import Options
-from proof.measure import loads
 from proof.measure.comparison import turns
-from proof.measure.loads import percentile
 from proof.measure.processes import Lost
 
 CALLERS = 64
-# idle: the goal for the p99 from take to engine, and the longest pause between two jobs; random
-# pauses hit a polling loop at any moment.
-ENGINE_GOAL_MS = 10
-PAUSE_S = 0.1
-# full
-FULL_TOKENS = 8
-FULL = {"MAX_CONCURRENCY": str(CALLERS), "MAX_NUM_SEQS": str(CALLERS)}
 # nothing: a worker whose engine immediately answers any ordinary prompt with one token.
 NOTHING_JOBS = 2_000  # per round
 NOTHING_WORKER = (sys.executable, "-u", str(Path(streaming.__file__)), "--worker")
@@ -95,58 +66,6 @@ IN_FLIGHT = 32
 FLAT_GOAL = 1.05
 # Seconds. The emulator runs in this process, so its stored jobs must not grow, either.
 RETENTION_S = 1.0
-
-
-async def measure_idle(args: Namespace) -> dict[str, Any]:
-    """Measure the time of a job in the queue, and from there to the engine."""
-    rng = random.Random(7)
-    queue_waits: list[float] = []
-    engine_waits: list[float] = []
-    environ = {"MODEL_NAME": str(args.model)}
-    async with start_endpoint(environ, WATCHED_WORKER, stdout=PIPE) as endpoint:
-        for prompt in loads.prompts(args.idle_jobs):
-            await asyncio.sleep(rng.uniform(0, PAUSE_S))
-            job = endpoint.emulator.queue.submit(raw_job(prompt, tokens=4))
-            async with asyncio.timeout(START_S):
-                arrived = await wait_for_count(endpoint.processes[0], 1, job.queued_at)
-                await job.wait_for_end()
-            assert job.started_at is not None
-            queue_waits.append(1000 * (job.started_at - job.queued_at))
-            engine_waits.append(1000 * (arrived - job.started_at))
-    print(f"  submitted to taken  {percentiles(queue_waits)}")
-    print(f"  taken to engine     {percentiles(engine_waits)} (goal of p99: {ENGINE_GOAL_MS})")
-    return {"submitted_to_taken_ms": queue_waits, "taken_to_engine_ms": engine_waits}
-
-
-async def measure_full(args: Namespace) -> dict[str, Any]:
-    """Measure this checkout, alternately with another one if that is set."""
-    roots = {"now": bench.ROOT, **({"before": args.before} if args.before else {})}
-    environ = {**FULL, "MODEL_NAME": str(args.model)}
-    async with AsyncExitStack() as stack:
-        sides = {}
-        for side, root in roots.items():
-            command = (sys.executable, "-u", str(root / "src" / "handler.py"))
-            endpoint = await stack.enter_async_context(start_endpoint(environ, command))
-            sides[side] = partial(endpoint.load, args.full_jobs, CALLERS, FULL_TOKENS)
-        measured = await alternate(sides, args.rounds)
-    rates = {side: [load.rate for load in rounds] for side, rounds in measured.items()}
-    for side, rounds in measured.items():
-        print(
-            f"  {side:8} {median(rates[side]):6.1f} jobs/s, a job "
-            f"{percentiles([ms for load in rounds for ms in load.times_ms])}, "
-            f"longest gap between takes {max(load.longest_gap_ms for load in rounds):7.1f} ms"
-        )
-    if args.before:
-        pairs = zip(rates["now"], rates["before"], strict=True)
-        print(f"  jobs/s, now / before: {median(a / b for a, b in pairs):.2f} x")
-    return {
-        side: {
-            "jobs_per_s": rates[side],
-            "job_ms": [load.times_ms for load in rounds],
-            "longest_gap_ms": [load.longest_gap_ms for load in rounds],
-        }
-        for side, rounds in measured.items()
-    }
 
 
 async def measure_nothing(args: Namespace) -> dict[str, Any]:
@@ -210,7 +129,12 @@ async def compare_limits(args: Namespace, workers: int, count: int) -> dict[str,
             running = start_endpoint({**environ, "MAX_CONCURRENCY": limit}, workers=workers)
             endpoint = await stack.enter_async_context(running)
             sides[limit] = partial(endpoint.load, count, AUTO_JOBS, args.auto_tokens)
-        return await alternate(sides, args.rounds)
+        measured: dict[str, list[JobLoad]] = {limit: [] for limit in sides}
+        for number, limit in turns(sides, args.rounds, warm_ups=1):
+            load = await sides[limit]()
+            if number >= 0:
+                measured[limit].append(load)
+        return measured
 
 
 def median_ratio(limits: Sequence[str], figures: Mapping[str, Sequence[float]]) -> float:
@@ -267,26 +191,10 @@ async def run_block(endpoint: Endpoint) -> Block:
     return Block(seconds, cpu_s(process) - cpu_start_s, memory_mb, process.num_fds())
 
 
-async def alternate(
-    sides: Mapping[str, Callable[[], Awaitable[JobLoad]]], rounds: int
-) -> dict[str, list[JobLoad]]:
-    """Measure the sides alternately, after a warm-up."""
-    measured: dict[str, list[JobLoad]] = {side: [] for side in sides}
-    for number, side in turns(sides, rounds, warm_ups=1):
-        load = await sides[side]()
-        if number >= 0:
-            measured[side].append(load)
-    return measured
-
-
 def cpu_s(process: psutil.Process) -> float:
     """Return the CPU seconds of a process without its descendants."""
     used = process.cpu_times()
     return float(used.user + used.system)
-
-
-def percentiles(times_ms: Sequence[float]) -> str:
-    return f"p50 {percentile(times_ms, 0.5):7.1f} ms, p99 {percentile(times_ms, 0.99):7.1f} ms"
 
 
 def verdict(ratio: float, goal: float, *, least: bool = False) -> str:
@@ -296,8 +204,6 @@ def verdict(ratio: float, goal: float, *, least: bool = False) -> str:
 
 
 PARTS = {
-    "idle": measure_idle,
-    "full": measure_full,
     "nothing": measure_nothing,
     "auto": measure_auto,
     "flat": measure_flat,
@@ -328,11 +234,6 @@ if __name__ == "__main__":
     parser = bench.options(__doc__, writes_json=True)
     parser.add_argument("--only", type=part_names, default=list(PARTS), metavar="PARTS")
     parser.add_argument("--model", type=bench.path, default=bench.DEMO_MODEL)
-    parser.add_argument("--idle-jobs", type=int, default=200, help="idle: number of jobs")
-    parser.add_argument("--full-jobs", type=int, default=640, help="full: jobs per round")
-    parser.add_argument(
-        "--before", type=bench.path, metavar="CHECKOUT", help="full: another checkout"
-    )
     parser.add_argument(
         "--limits", nargs=2, default=["auto", "300"], help="auto: values of MAX_CONCURRENCY"
     )
