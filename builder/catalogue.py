@@ -87,7 +87,7 @@ class Catalogue:
             if name.lower() not in INEFFECTIVE_OPTIONS:
                 config = self.options[name].config
                 section = config.__name__ if config else ""
-                yield self._option(name, Row(name, section, title=name, meaning=""))
+                yield self._option(name, Row(name, name, "", section=section))
 
     def options_to_leave_unset(self) -> set[str]:
         """Return the options that a form must leave unset instead of setting them to their default.

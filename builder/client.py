@@ -91,7 +91,7 @@ def _describe_own_setting(name: str) -> dict[str, Any]:
         return _MODEL_NAME_CHECKS | {"example": example_value(name.upper())}
     if field.annotation == get_args(Concurrency)[0]:
         return _describe_checks("integer", {"ge": 1}, {"auto"})
-    setting = list_own_setting(Row(name.upper(), "", title="", meaning=""), field)
+    setting = list_own_setting(Row(name.upper(), "", ""), field)
     if setting.choices:
         return {"choices": [*setting.choices]}
     if setting.kind not in _CHECKABLE_KINDS:

@@ -5,22 +5,34 @@ settings, and the parser of the installed vLLM for its options. Examples are in
 ``worker.settings.examples``.
 """
 
-from table.answers import ANSWER_ROWS
-from table.engine import ENGINE_ROWS
+from table.answers import ANSWER_ROWS, LORA_ROWS, MEDIA_ROWS, STREAM_ROWS, TOOL_ROWS
+from table.engine import LIFE_ROWS, SPEED_ROWS
 from table.libraries import LIBRARY_ROWS
-from table.model import MODEL_ROWS
-from table.operation import OPERATION_ROWS
-from table.row import LIBRARIES, SECTIONS, Row
+from table.model import MEMORY_ROWS, MODEL_ROWS
+from table.operation import LOG_ROWS, OTHER_ROWS, SECURITY_ROWS, WORK_ROWS
+from table.row import LIBRARIES, Row
 from worker.settings.names import canonical_name
 
 __all__ = ["LIBRARIES", "ROWS", "SECTIONS", "Row", "row"]
 
-ROWS: tuple[Row, ...] = tuple(
-    sorted(
-        (*MODEL_ROWS, *ENGINE_ROWS, *ANSWER_ROWS, *OPERATION_ROWS, *LIBRARY_ROWS),
-        key=lambda row: SECTIONS.index(row.section),
-    )
+# In the order of the page, by an operator's goals.
+ROWS: tuple[Row, ...] = (
+    *MODEL_ROWS,
+    *MEMORY_ROWS,
+    *SPEED_ROWS,
+    *ANSWER_ROWS,
+    *STREAM_ROWS,
+    *TOOL_ROWS,
+    *MEDIA_ROWS,
+    *LORA_ROWS,
+    *WORK_ROWS,
+    *SECURITY_ROWS,
+    *LOG_ROWS,
+    *LIFE_ROWS,
+    *OTHER_ROWS,
+    *LIBRARY_ROWS,
 )
+SECTIONS = tuple(dict.fromkeys(row.section for row in ROWS))
 
 _BY_NAME = {row.name: row for row in ROWS}
 

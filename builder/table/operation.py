@@ -1,57 +1,46 @@
 """Files and long work, security, logs, and sources of settings."""
 
-from table.row import LOGS, OTHER, SECURITY, WORK, Row
+from table.row import LOGS, OTHER, SECURITY, WORK, Row, rows
 
-OPERATION_ROWS = (
+WORK_ROWS = rows(
+    WORK,
     Row(
         "FILES_PATH",
-        WORK,
         "Files path",
         "Directory in which files and batches are stored, in `worker`, and to which callers' paths "
         "are relative; unset, `BASE_PATH`.",
     ),
     Row(
         "FILES_INPUT_PATHS",
-        WORK,
         "Directories for callers' inputs",
         "Directories of `FILES_PATH` with files that callers may use for files, batches and "
         "fine-tunes, in addition to `FILES_OUTPUT_PATH`.",
     ),
     Row(
         "FILES_OUTPUT_PATH",
-        WORK,
         "Directory for outputs",
         "Directory of `FILES_PATH` for the outputs of LLM Engine's batches.",
     ),
-    Row(
-        "FILES_MAX_MB",
-        WORK,
-        "Maximum file size (MB)",
-        "Maximum megabytes of an uploaded file.",
-    ),
+    Row("FILES_MAX_MB", "Maximum file size (MB)", "Maximum megabytes of an uploaded file."),
     Row(
         "FILES_MAX_TOTAL_MB",
-        WORK,
         "Space for files (MB)",
         "Maximum megabytes of callers' files, batches, fine-tunes, their adapters and receipts "
         "together; a file or directory counts at least 4 kB. Further ones are refused (507).",
     ),
     Row(
         "FILES_MAX_COUNT",
-        WORK,
         "Number of files",
         "Maximum number of callers' files, of batches, and of fine-tunes; further ones are refused "
         "(507).",
     ),
     Row(
         "FILES_RETENTION_DAYS",
-        WORK,
         "Retention (days)",
         "Days after which files and ended batches are deleted; `0`: never.",
     ),
     Row(
         "BATCH_API_KEY",
-        WORK,
         "Key for batches",
         "API key of the platform, with which the worker sends the jobs that run batches and "
         "fine-tunes; without it, the response contains the job that the caller must send, and work "
@@ -62,27 +51,21 @@ OPERATION_ROWS = (
     ),
     Row(
         "BATCH_CONCURRENCY",
-        WORK,
         "Batch concurrency",
         "Lines of batches that are answered concurrently while there are no other requests; `auto` "
         "keeps the engine full.",
     ),
     Row(
-        "BATCH_MAX_REQUESTS",
-        WORK,
-        "Lines of a batch",
-        "Maximum number of lines in the input of a batch.",
+        "BATCH_MAX_REQUESTS", "Lines of a batch", "Maximum number of lines in the input of a batch."
     ),
     Row(
         "EXECUTION_TIMEOUT_S",
-        WORK,
         "Execution timeout",
         "The endpoint's execution timeout in seconds, for jobs whose own policy sets none; a batch "
         "stops 30 seconds earlier and continues in another job.",
     ),
     Row(
         "FINE_TUNE",
-        WORK,
         "Fine-tuning",
         "Where adapters are trained: `beside` the engine, on its processors or its GPU (the "
         "default on a CPU); in its place (`exclusive`), while requests wait for 30 seconds and "
@@ -91,53 +74,44 @@ OPERATION_ROWS = (
     ),
     Row(
         "FINE_TUNE_MAX_LENGTH",
-        WORK,
         "Maximum length of a row",
         "Maximum tokens of a training row, unless the model's context is shorter; longer rows are "
         "cut at the end.",
     ),
     Row(
         "WANDB_API_KEY",
-        WORK,
         "Weights & Biases key",
         "Key for reporting trainings to Weights & Biases, if callers request it and its package is "
         "installed; no other process gets the key.",
     ),
-    Row(
-        "RUNPOD_ENDPOINT_ID",
-        WORK,
-        "Endpoint",
-        "Id of the worker's endpoint; the platform sets it.",
-    ),
+    Row("RUNPOD_ENDPOINT_ID", "Endpoint", "Id of the worker's endpoint; the platform sets it."),
     Row(
         "RUNPOD_ENDPOINT_BASE_URL",
-        WORK,
         "Base URL of endpoints",
         "Base URL, before the endpoint's id, to which the worker sends the jobs that continue a "
         "batch.",
     ),
     Row(
         "RUNPOD_VOLUME_ID",
-        WORK,
         "Volume",
         "Id of the network volume, which is also its bucket in `s3://` paths; the platform sets "
         "it.",
     ),
     Row(
         "RUNPOD_DC_ID",
-        WORK,
         "Data center",
         "Data center of the worker and its network volume, for messages; the platform sets it.",
     ),
+)
+SECURITY_ROWS = rows(
+    SECURITY,
     Row(
         "SERVE_API_KEY",
-        SECURITY,
         "Key for --serve",
         "Key that requests must contain if the worker serves plain HTTP (`--serve`).",
     ),
     Row(
         "DISABLED_ROUTES",
-        SECURITY,
         "Disabled routes",
         "[Routes](reference/openai.md#routes) to disable, separated by commas: groups (`files`, "
         "`batches`, `fine-tunes`; `long-work` for all three), with their jobs; paths; or one "
@@ -147,130 +121,112 @@ OPERATION_ROWS = (
     ),
     Row(
         "TRUST_REQUEST_CHAT_TEMPLATE",
-        SECURITY,
         "Templates of requests",
         "Allow requests to contain their own chat template, which runs in the worker.",
     ),
     Row(
         "ALLOWED_XARGS",
-        SECURITY,
         "Allowed vllm_xargs",
         "Keys that requests may set in `vllm_xargs`, which plugins of vLLM read, separated by "
         "commas; unset, none.",
     ),
     Row(
         "ALLOWED_ORIGINS",
-        SECURITY,
         "Origins for --serve",
         "Origins of web pages that may call `--serve` from a browser, separated by commas "
         "(`https://chat.example.com`); `*`: all; unset: none.",
     ),
     Row(
         "MAX_INPUT_MB",
-        SECURITY,
         "Maximum input (MB)",
         "Maximum megabytes of text, keys and numbers in a job's input; larger inputs are refused "
         "(413).",
     ),
     Row(
         "SERVE_MAX_CONNECTIONS",
-        SECURITY,
         "Connections of --serve",
         "Maximum concurrent connections to each port of `--serve`; another one replaces a "
         "connection without a request, or is refused.",
     ),
     Row(
         "SERVE_TIMEOUT_S",
-        SECURITY,
         "Client timeout of --serve (s)",
         "Seconds after which `--serve` disconnects a client that doesn't send a request head, "
         "sends a body too slowly, or doesn't read its response.",
     ),
+)
+LOG_ROWS = rows(
+    LOGS,
     Row(
         "LOG_FORMAT",
-        LOGS,
         "Log format",
         "`json`: every line of the log is a JSON object, regardless of its source. Only the "
         "environment can set it.",
     ),
     Row(
         "DISABLE_LOG_REQUESTS",
-        LOGS,
         "No requests in the log",
         "Don't log requests; `0`: log one line per request.",
         form=True,
     ),
     Row(
         "DISABLE_LOG_STATS",
-        LOGS,
         "No statistics in the log",
         "Don't log the engine's statistics; `0`: log a line every ten seconds.",
         form=True,
     ),
     Row(
         "ENABLE_LOG_OUTPUTS",
-        LOGS,
         "Answers in the log",
         "Log every answer; needs `DISABLE_LOG_REQUESTS=0`.",
     ),
     Row(
         "MAX_LOG_LEN",
-        LOGS,
         "Length of logged prompts",
         "Maximum characters, or token ids, of a prompt in the log; unset, all.",
     ),
     Row(
         "OTEL_EXPORTER_OTLP_ENDPOINT",
-        LOGS,
         "Receiver of metrics",
         "Address of an OpenTelemetry receiver to which the worker pushes its metrics, without "
         "`/v1/metrics`; unset, it pushes none.",
     ),
     Row(
         "OTEL_EXPORTER_OTLP_HEADERS",
-        LOGS,
         "Headers for the receiver",
         "Headers for the receiver, such as a key: `name=value`, separated by commas.",
     ),
-    Row(
-        "OTEL_EXPORTER_OTLP_PROTOCOL",
-        LOGS,
-        "Protocol of the receiver",
-        "Protocol of the receiver.",
-    ),
+    Row("OTEL_EXPORTER_OTLP_PROTOCOL", "Protocol of the receiver", "Protocol of the receiver."),
     Row(
         "RECEIPTS",
-        LOGS,
         "Receipts",
         "Write the times, the tokens and the share of the GPU of each request to the volume.",
     ),
     Row(
         "RECEIPTS_RETENTION_DAYS",
-        LOGS,
         "Retention of receipts (days)",
         "Days after which receipts are deleted; `0`: never.",
     ),
     Row(
         "GPU_PRICE_PER_SECOND",
-        LOGS,
         "Price of a GPU",
         "Price of one GPU in US dollars per second, for the cost in receipts; `0`: they have none.",
     ),
     Row(
         "RUNPOD_POD_ID",
-        LOGS,
         "Worker",
         "Id of the worker, for its metrics and receipts; the platform sets it.",
     ),
     Row(
         "LOG_ERROR_STACK",
-        LOGS,
         "Traces in the log",
         "Without effect: the worker reports and logs errors itself.",
     ),
+)
+OTHER_ROWS = rows(
+    OTHER,
     Row(
         "VLLM_EXTRA_ARGS",
-        OTHER,
         "Extra arguments",
         "Options in the format of the command line of vLLM's server; they override every other "
         "source.",
@@ -279,7 +235,6 @@ OPERATION_ROWS = (
     ),
     Row(
         "VLLM_CONFIG_FILE",
-        OTHER,
         "Config file",
         "A YAML or JSON file of settings, which environment variables override; unset, "
         "`/vllm_config.yaml` if it exists.",

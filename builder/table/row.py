@@ -1,6 +1,6 @@
-"""A row of the table of settings, and the sections of the table."""
+"""A row of the table of settings, and the titles of the table's sections."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from worker.settings.examples import EXAMPLES
 
@@ -19,24 +19,6 @@ LIFE = "Start, recover and stop"
 OTHER = "Set any other option"
 LIBRARIES = "Variables of libraries"
 
-# In the order of the page, by an operator's goals.
-SECTIONS = (
-    MODEL,
-    MEMORY,
-    SPEED,
-    ANSWERS,
-    STREAMS,
-    TOOLS,
-    MEDIA,
-    LORA,
-    WORK,
-    SECURITY,
-    LOGS,
-    LIFE,
-    OTHER,
-    LIBRARIES,
-)
-
 
 @dataclass(frozen=True)
 class Row:
@@ -47,13 +29,18 @@ class Row:
     """
 
     name: str
-    section: str
     title: str
     meaning: str
     form: bool = False
     advanced: bool = False
+    section: str = ""
 
     @property
     def example(self) -> str:
         """An accepted value; blank if an example for its type is enough."""
         return EXAMPLES.get(self.name, "")
+
+
+def rows(section: str, *rows: Row) -> tuple[Row, ...]:
+    """Return the rows of a section, in the order of the page."""
+    return tuple(replace(row, section=section) for row in rows)

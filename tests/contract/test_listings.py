@@ -115,7 +115,7 @@ def test_an_optional_setting_is_listed_with_its_type(
     name: str, kind: str, bounds: dict[str, float]
 ) -> None:
     field = Samples.model_fields[name]
-    listed = list_own_setting(Row(name, "", title="", meaning=""), field)
+    listed = list_own_setting(Row(name, "", ""), field)
     assert (listed.kind, listed.default) == (kind, "")
     assert listed.choices == (("beside", "exclusive", "off") if name == "mode" else ())
     assert read_bounds(without_none(field)) == bounds
@@ -124,7 +124,7 @@ def test_an_optional_setting_is_listed_with_its_type(
 @pytest.mark.parametrize("name", ["pairs", "count_or_name"])
 def test_a_type_that_the_listings_do_not_know_is_not_listed_as_text(name: str) -> None:
     with pytest.raises(TypeError, match=rf"{name}: the listings don't know the type .*_KINDS"):
-        list_own_setting(Row(name, "", title="", meaning=""), Samples.model_fields[name])
+        list_own_setting(Row(name, "", ""), Samples.model_fields[name])
 
 
 # The platform's forms:
