@@ -283,7 +283,6 @@ bench: $(INSTALLED) demo $(RANDOM_MODEL)/config.json ## Run all benchmarks, and 
 	@$(BIN)/python benchmarks/compare.py --model $(RANDOM_MODEL) --json $(dir $(FIGURES))random.json
 	@$(BIN)/python benchmarks/loop.py --only auto
 	@$(BIN)/python benchmarks/overhead.py
-	@$(BIN)/python benchmarks/overhead.py --observed --rounds 31
 	@PYTHONPATH=src:tests $(BIN)/python benchmarks/in_process/linear.py
 	@$(BIN)/python benchmarks/batch.py throughput
 	@$(BIN)/python benchmarks/batch.py memory

@@ -1,21 +1,17 @@
-"""Compares the throughput of jobs with the bare engine's, in one process, with 64 at a time.
+"""Measures what receipts and metrics cost, in one process, with 64 jobs at a time.
 
-    python benchmarks/overhead.py [--rounds 7] [--requests 128] [--only chat] [--model .models/demo]
-    python benchmarks/overhead.py --observed --rounds 31
+    python benchmarks/overhead.py [--rounds 31] [--requests 128] [--only chat] [--model DIRECTORY]
 
-Worker.handle is iterated on its own event loop, as the SDK does, but nothing is posted. The bare
-side is vLLM's AsyncLLM.generate, called on the engine's loop with the same prompts (for chat:
-rendered by the template). The demo model's engine steps take almost no time, so this is the worst
-case; with any real model, all figures are nearer to 1.
+Worker.handle is iterated on its own event loop, as the SDK does, but nothing is posted. Jobs with
+everything on (receipts in the answers and on a volume, metrics pushed to a receiver every 15
+seconds) alternate with the same jobs without. The ratio of their throughputs is too near 1 to be
+measured, so the goal is for the additional CPU time, which the engine loses. The demo model's
+engine steps take almost no time, so this is the worst case.
 
-With --observed, jobs with everything on (receipts in the answers and on a volume, metrics pushed to
-a receiver every 15 seconds) are compared with the same jobs without. The ratio is too near 1 to be
-measured, so the goal is for the additional CPU time, which the engine loses, and its tokens.
-
-The sides alternate. Columns: tokens per second, and this process's CPU time per token without the
-engine core (medians of the rounds); the ratio of the throughputs (median, minimum and maximum of
-the rounds); the additional CPU time in percent of the machine's; and the goal. The exit status is 1
-if a goal is missed.
+Columns: tokens per second, and this process's CPU time per token without the engine core (medians
+of the rounds); the ratio of the throughputs (median, minimum and maximum of the rounds); the
+additional CPU time in percent of the machine's; and the goal. The exit status is 1 if a goal is
+missed.
 """
 
 import argparse
@@ -27,9 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -53,9 +47,9 @@ TOKENS = 64  # per answer
 SAMPLING: dict[str, Any] = {"max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
 # Matches a Python dict as well as the JSON of an event.
 FULL_LENGTH = re.compile(r"""finish_reason["']: ?["']length""")
-SIDES = {True: ("observed", "jobs"), False: ("jobs", "bare")}  # with --observed, and without
+SIDES = ("observed", "jobs")
 # Maximum additional CPU time of observed jobs, in percent of the machine's.
-OBSERVED_GOAL = 1.0
+GOAL = 1.0
 # A receiver that accepts everything, in another process. It prints its port.
 RECEIVER = """
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -81,32 +75,25 @@ class JobKind:
 
     path: str
     stream: bool
-    goal: float | None = None  # minimum ratio to the bare engine's throughput
 
     @property
     def title(self) -> str:
         return f"{self.path}, {'streamed' if self.stream else 'whole'}"
 
-    @property
-    def is_chat(self) -> bool:
-        return self.path == "chat"
-
     def input(self, prompt: str) -> dict[str, Any]:
         if self.path == "raw":
             return {"prompt": prompt, "sampling_params": SAMPLING, "stream": self.stream}
-        body = {"messages": messages(prompt)} if self.is_chat else {"prompt": prompt}
-        route = "/v1/chat/completions" if self.is_chat else "/v1/completions"
+        route = "/v1/completions"
+        body: dict[str, Any] = {"prompt": prompt}
+        if self.path == "chat":
+            messages = [{"role": "user", "content": prompt}]
+            route, body = "/v1/chat/completions", {"messages": messages}
         return {"openai_route": route, "openai_input": {**body, **SAMPLING, "stream": self.stream}}
 
 
-JOB_KINDS = (
-    JobKind("completions", stream=False, goal=0.9),
-    JobKind("completions", stream=True, goal=0.7),
-    JobKind("chat", stream=False),
-    JobKind("chat", stream=True, goal=0.55),
-    JobKind("raw", stream=False),
-    JobKind("raw", stream=True),
-)
+JOB_KINDS = [
+    JobKind(path, stream) for path in ("completions", "chat", "raw") for stream in (False, True)
+]
 
 
 @dataclass(frozen=True)
@@ -117,12 +104,8 @@ class Figures:
     cpu_us: float
 
 
-def messages(prompt: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": prompt}]
-
-
 class Comparison:
-    """All sides, on one engine.
+    """Both sides, on one engine.
 
     Args:
         engines: The engines of both workers.
@@ -133,8 +116,6 @@ class Comparison:
 
     def __init__(self, engines: Engines, settings: Settings, volume: Path, receiver: str) -> None:
         engine: Any = engines.main_engine
-        self._loop = engine.loop
-        self._client = engine._client  # the AsyncLLM itself
         self._numbers = count()
         observed = {"receipts": True, "gpu_price_per_second": 0.001, "base_path": volume}
         observed["otel_exporter_otlp_endpoint"] = receiver
@@ -146,16 +127,13 @@ class Comparison:
         # Seconds of observed rounds since the last push.
         self._unpushed_s = 0.0
 
-    async def run_jobs(self, job_kind: JobKind, prompts: list[str]) -> Figures:
-        return await self._run_jobs(self._worker, job_kind, prompts)
-
     async def run_observed(self, job_kind: JobKind, prompts: list[str]) -> Figures:
         pushing = None
         if self._unpushed_s >= push.INTERVAL_S:
             self._unpushed_s = 0.0
             pushing = asyncio.create_task(asyncio.to_thread(self._push))
         begin = time.perf_counter()
-        figures = await self._run_jobs(self._observed_worker, job_kind, prompts, receipt=True)
+        figures = await self.run_jobs(job_kind, prompts, self._observed_worker, receipt=True)
         self._unpushed_s += time.perf_counter() - begin
         if pushing:
             await pushing
@@ -166,84 +144,52 @@ class Comparison:
         if self._exporter.export(metrics) is not otlp.SUCCESS:
             raise Lost("a push failed")
 
-    async def _run_jobs(
-        self, worker: Worker, job_kind: JobKind, prompts: list[str], **keys: Any
+    async def run_jobs(
+        self, job_kind: JobKind, prompts: list[str], worker: Worker | None = None, **keys: Any
     ) -> Figures:
-        async def answer(prompt: str) -> None:
-            job = {"id": f"job-{next(self._numbers)}", "input": job_kind.input(prompt) | keys}
-            text = "".join([str(chunk) async for chunk in worker.handle(job)])
-            # Only an answer with all its tokens ends because of its length.
-            if not FULL_LENGTH.search(text) or ("receipt" in keys and "gpu_seconds" not in text):
-                raise Lost(f"a job was answered {text}")
+        """Answer all prompts, CONCURRENCY of them at a time; by default with plain jobs."""
+        worker = worker or self._worker
+        waiting = iter(prompts)
 
-        return await measure(answer, prompts)
+        async def call() -> None:
+            for prompt in waiting:
+                job = {"id": f"job-{next(self._numbers)}", "input": job_kind.input(prompt) | keys}
+                text = "".join([str(chunk) async for chunk in worker.handle(job)])
+                # Only an answer with all its tokens ends because of its length.
+                has_receipt = "receipt" not in keys or "gpu_seconds" in text
+                if not FULL_LENGTH.search(text) or not has_receipt:
+                    raise Lost(f"a job was answered {text}")
 
-    async def run_bare(self, job_kind: JobKind, prompts: list[str]) -> Figures:
-        # vLLM reads variables that the worker sets first.
-        from vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa: PLC0415 - above
+        start, cpu_start = time.perf_counter(), time.process_time()
+        async with asyncio.TaskGroup() as callers:
+            for _ in range(CONCURRENCY):
+                callers.create_task(call())
+        tokens = TOKENS * len(prompts)
+        speed = tokens / (time.perf_counter() - start)
+        return Figures(speed, 1e6 * (time.process_time() - cpu_start) / tokens)
 
-        kind = RequestOutputKind.DELTA if job_kind.stream else RequestOutputKind.FINAL_ONLY
-        texts = prompts
-        if job_kind.is_chat:
-            render = partial(self._client.renderer.tokenizer.apply_chat_template, tokenize=False)
-            texts = [render(messages(prompt), add_generation_prompt=True) for prompt in prompts]
-
-        async def answer(text: str) -> None:
-            params = SamplingParams(**SAMPLING, output_kind=kind)
-            outputs = self._client.generate(text, params, f"bare-{next(self._numbers)}")
-            tokens = sum([len(output.outputs[0].token_ids) async for output in outputs])
-            if tokens != TOKENS:
-                raise Lost(f"the bare engine gave {tokens} tokens")
-
-        future = asyncio.run_coroutine_threadsafe(measure(answer, texts), self._loop)
-        return await asyncio.wrap_future(future)
-
-    async def compare(
-        self, job_kind: JobKind, prompts: list[str], rounds: int, *, observed: bool
-    ) -> bool:
+    async def compare(self, job_kind: JobKind, prompts: list[str], rounds: int) -> bool:
         """Measure and print a row; return whether its goal is met."""
-        runs = {"observed": self.run_observed, "jobs": self.run_jobs, "bare": self.run_bare}
-        first, second = sides = SIDES[observed]
-        figures: dict[str, list[Figures]] = {side: [] for side in sides}
-        for number, side in turns(sides, rounds, warm_ups=1):
+        runs = {"observed": self.run_observed, "jobs": self.run_jobs}
+        figures: dict[str, list[Figures]] = {side: [] for side in SIDES}
+        for number, side in turns(SIDES, rounds, warm_ups=1):
             result = await runs[side](job_kind, prompts)
             if number >= 0:
                 figures[side].append(result)
-        pairs = list(zip(figures[first], figures[second], strict=True))
+        pairs = list(zip(*figures.values(), strict=True))
         ratios = sorted(ours.speed / theirs.speed for ours, theirs in pairs)
-        ratio = statistics.median(ratios)
-        # In percent of the machine's CPU time, at the speed of the second side.
+        # In percent of the machine's CPU time, at the speed of the plain jobs.
         percent = 100 / (1e6 * (os.cpu_count() or 1))
         added = statistics.median(
             percent * (ours.cpu_us - theirs.cpu_us) * theirs.speed for ours, theirs in pairs
         )
-        goal = f"<= {OBSERVED_GOAL}" if observed else f">= {job_kind.goal}" if job_kind.goal else ""
         print(
-            f"{job_kind.title:21} | {' | '.join(cells(figures[side]) for side in sides)} | "
-            f"{ratio:5.3f} {ratios[0]:5.2f} {ratios[-1]:5.2f} | {added:5.1f} | {goal}",
+            f"{job_kind.title:21} | {' | '.join(cells(figures[side]) for side in SIDES)} | "
+            f"{statistics.median(ratios):5.3f} {ratios[0]:5.2f} {ratios[-1]:5.2f} | {added:5.1f} | "
+            f"<= {GOAL}",
             flush=True,
         )
-        return added <= OBSERVED_GOAL if observed else ratio >= (job_kind.goal or 0.0)
-
-
-async def measure(answer: Callable[[str], Awaitable[None]], prompts: list[str]) -> Figures:
-    """Answer all prompts on this event loop, CONCURRENCY of them at a time.
-
-    The CPU time is that of this process, without the engine core.
-    """
-
-    async def client(waiting: Iterator[str]) -> None:
-        for prompt in waiting:
-            await answer(prompt)
-
-    waiting = iter(prompts)
-    start, cpu_start = time.perf_counter(), time.process_time()
-    async with asyncio.TaskGroup() as clients:
-        for _ in range(CONCURRENCY):
-            clients.create_task(client(waiting))
-    tokens = TOKENS * len(prompts)
-    speed = tokens / (time.perf_counter() - start)
-    return Figures(speed, 1e6 * (time.process_time() - cpu_start) / tokens)
+        return bool(added <= GOAL)
 
 
 def cells(rounds: list[Figures]) -> str:
@@ -257,7 +203,7 @@ async def main(comparison: Comparison, args: argparse.Namespace) -> bool:
         f"{bench.machine()}; {args.requests} answers of "
         f"{TOKENS} tokens, {CONCURRENCY} at a time; medians of {args.rounds}"
     )
-    first, second = SIDES[args.observed]
+    first, second = SIDES
     print(
         f"{'':21} | {first:8} {'':6} | {second:8} {'':6} | {f'{first}/{second}':17} | CPU + |\n"
         f"{'':21} |{' tokens/s CPU us |' * 2} {'ratio':>5} {'least':>5} {'most':>5} |     % | goal",
@@ -265,7 +211,7 @@ async def main(comparison: Comparison, args: argparse.Namespace) -> bool:
     )
     prompts = loads.prompts(args.requests)
     results = {
-        kind.title: await comparison.compare(kind, prompts, args.rounds, observed=args.observed)
+        kind.title: await comparison.compare(kind, prompts, args.rounds)
         for kind in JOB_KINDS
         if args.only in (None, kind.path)
     }
@@ -274,11 +220,10 @@ async def main(comparison: Comparison, args: argparse.Namespace) -> bool:
 
 
 if __name__ == "__main__":
-    parser = bench.options(__doc__, rounds=7)
+    parser = bench.options(__doc__, rounds=31)
     parser.add_argument("--requests", type=int, default=128)
     parser.add_argument("--only", choices=sorted({kind.path for kind in JOB_KINDS}))
     parser.add_argument("--model", default=str(bench.DEMO_MODEL))
-    parser.add_argument("--observed", action="store_true", help="compare receipts and metrics")
     arguments = parser.parse_args()
     os.environ.update(ENVIRON, MODEL_NAME=arguments.model)
     with (
