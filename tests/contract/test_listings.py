@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import listings
-import pages
 import pytest
 from catalogue import REFERENCE_MACHINE, Catalogue, list_own_setting, without_none
 from forms import CONSOLE_FIELDS
@@ -68,17 +67,6 @@ def test_the_settings_that_the_page_recommends_are_accepted_together(
     assert len(rows) == 10
     assert all(settings)
     assert read_settings(dict(chain(*settings)), REFERENCE_MACHINE).warnings == ()
-
-
-def test_the_page_lists_all_values_of_a_setting_with_many_values(
-    generated_files: dict[str, str],
-) -> None:
-    page = generated_files["docs/settings.md"]
-    _, lists = page.split(f"## {pages.LONG_LISTS}\n")
-    (loading,) = (line for line in lists.splitlines() if line.startswith("- `LOAD_FORMAT`"))
-    choices = Catalogue().options["LOAD_FORMAT"].choices
-    assert re.findall("`([^`]+)`", loading) == ["LOAD_FORMAT", *choices]
-    assert f"| `LOAD_FORMAT` | [{len(choices)} values](#long-lists-of-values)" in page
 
 
 class Samples(BaseModel):
@@ -144,14 +132,6 @@ def test_every_field_of_the_console_is_in_a_category_and_fits_its_control(
         assert (kind == "toggle", kind == "select") == (isinstance(value, bool), bool(choices))
         assert kind != "number" or value == "" or float(value) >= 0
         assert not choices or value in {choice["value"] for choice in choices}
-
-
-def test_the_fields_of_the_hub_match_their_types(hub_listing: Json) -> None:
-    for field in (variable["input"] for variable in hub_listing["env"]):
-        assert field["type"] in {"string", "number", "boolean", "huggingface"}
-        is_switch = field["type"] == "boolean"
-        assert is_switch == isinstance(field.get("default"), bool) == ("trueValue" in field)
-        assert field["type"] == "string" or "options" not in field
 
 
 def test_both_forms_have_the_same_existing_settings(console: Json, hub_listing: Json) -> None:

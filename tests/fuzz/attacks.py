@@ -23,6 +23,7 @@ from typing import Any
 from support.processes.memory import MB, peak_bytes, reset_peaks, resident_bytes
 from support.tables.attacks import CANARY, KINDS, PORT, Attack, Expected, Http, put, write_volume
 
+from fuzz import print_line
 from fuzz.neighbour import LIMIT_S, Neighbour, longest_s, start_neighbour
 from fuzz.target import Endpoint, Outcome, Server, Target
 
@@ -96,10 +97,6 @@ def run(args: Namespace) -> int:
     for result in failed:
         print_line(f"  {result.kind}: {result.name}: {'; '.join(result.violations)}")
     return len(failed)
-
-
-def print_line(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 - a report on the terminal
 
 
 def _is_chosen(kind: str, row: Attack, args: Namespace) -> bool:

@@ -28,7 +28,7 @@ from support.traffic.compare import Comparison, Outcome
 from support.traffic.extended import RAW_PATH, read_extended
 from support.traffic.store import Request, read_recorded
 
-from fuzz.attacks import print_line
+from fuzz import print_line
 from fuzz.bodies import EMBEDS, BodyStrategies
 from fuzz.target import Server
 

@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from hypothesis.errors import HypothesisException
 
-from fuzz.attacks import print_line
+from fuzz import print_line
 from fuzz.neighbour import Neighbour, longest_s, start_neighbour
 from fuzz.raw_jobs import any_job
 from fuzz.target import Endpoint, Outcome

@@ -19,7 +19,7 @@ from typing import Any
 from support import ROOT
 from support.models.minilm import MODEL as EMBEDDER
 
-from fuzz.attacks import print_line
+from fuzz import print_line
 from fuzz.neighbour import Call, longest_s, start_neighbour
 from fuzz.target import Server
 

@@ -20,7 +20,7 @@ from support.traffic import compare
 from support.traffic.compare import ACCEPTED
 from support.traffic.extended import SESSIONS
 
-from fuzz.attacks import print_line
+from fuzz import print_line
 from fuzz.target import Endpoint, Server, Target
 
 SETTINGS = {

@@ -21,7 +21,7 @@ from support import ROOT
 from support.streams.checks import EventComparer, EventDifference, make_sender
 from support.streams.requests import StreamRequest, stream_requests
 
-from fuzz.attacks import print_line
+from fuzz import print_line
 from worker.app import Worker
 from worker.engine import Engines
 from worker.settings import Settings

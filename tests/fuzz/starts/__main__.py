@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fuzz import print_line
 from fuzz.starts.draft import MODEL
 from worker.children.with_parent import exit_with_parent
 from worker.settings.environment import LIBRARY_DEFAULTS
@@ -118,7 +119,7 @@ class Report:
             settings = " ".join(f"{key}={value}" for key, value in case.settings.items())
             notes = f" ({'; '.join(case.notes)})" if case.notes else ""
             printed = f"{result.number}: {case.kind}{notes} {settings}\n    {name}\n    {text}"
-            _print(printed.replace(f"{self.folder}/case-{result.number}/", "…/"))
+            print_line(printed.replace(f"{self.folder}/case-{result.number}/", "…/"))
 
     def print_summary(self) -> int:
         """Print the counts; return 1 if there is any fault."""
@@ -126,16 +127,14 @@ class Report:
 
         minutes = (time.monotonic() - self.started_at) / 60
         cases = self.kinds.total()
-        _print(f"\nstarts: {cases} cases in {minutes:.1f} minutes, {self.by_commands} by commands")
-        _print(", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common()))
-        _print(", ".join(f"{count} {name}" for name, count in sorted(self.verdicts.items())))
+        print_line(
+            f"\nstarts: {cases} cases in {minutes:.1f} minutes, {self.by_commands} by commands"
+        )
+        print_line(", ".join(f"{count} {kind}" for kind, count in self.kinds.most_common()))
+        print_line(", ".join(f"{count} {name}" for name, count in sorted(self.verdicts.items())))
         for name in FAULTS:
-            _print(f"{self.faults[name]:>4} {name}")
+            print_line(f"{self.faults[name]:>4} {name}")
         return int(self.faults.total() > 0)
-
-
-def _print(text: str) -> None:
-    print(text, flush=True)  # noqa: T201 - a report on the terminal
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from random import Random
 
 from support.processes.commands import HOME
 
-from fuzz.starts import commands, trials
+from fuzz.starts import trials
 from fuzz.starts.draft import MODEL, OPTIONS, Bases, Draft
 from fuzz.starts.kinds import KILLED, KINDS
 from fuzz.starts.trials import Verdict
@@ -95,8 +95,8 @@ class Run:
         result = Result(number, case, doctor, start, by_commands=by_commands)
         result.faults |= _judge(case, doctor, start, models)
         if by_commands:
-            checked = commands.check_by_command(environ, folder)
-            started = commands.start_by_command(environ, folder, case.killed_after_s)
+            checked = trials.check_by_command(environ, folder)
+            started = trials.start_by_command(environ, folder, case.killed_after_s)
             if difference := _compare(case, (doctor, start), (checked, started)):
                 result.faults[COMMANDS] = difference
         return result

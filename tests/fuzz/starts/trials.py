@@ -1,4 +1,4 @@
-"""Runs the doctor and a start in forks of a process that has imported vLLM.
+"""Runs the doctor and a start, in forks of a process that has imported vLLM, or by their commands.
 
 A fork runs the code of ``handler.py`` from the settings on. The import, which takes three quarters
 of the time of both commands, is the same for all.
@@ -19,13 +19,18 @@ import time
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+import aiohttp
 import psutil
 from support import ROOT
+from support.processes.background import start_command
+from support.processes.commands import HANDLER, run_command
 
 import handler
+from emulator import Emulator, Options
 from worker import doctor, local, logs
 from worker.app import Worker
 from worker.children.with_parent import exit_with_parent
@@ -40,6 +45,8 @@ from worker.settings.sources import gather_settings
 # Seconds until a trial that hangs is killed. On an idle machine most starts take three seconds.
 TIMEOUT_S = 120.0
 POLL_S = 0.02
+# Between two looks at a job of a worker that was started by its command.
+JOB_POLL_S = 0.1
 # Address space of a process, in bytes, about four times as much as a start needs: a contradiction
 # in a configuration may request any amount of memory, and the machine has other programs.
 MAX_MEMORY = 6 * 2**30
@@ -225,3 +232,66 @@ def _write_verdict_and_exit(verdict: Verdict, output: Path) -> NoReturn:
     output.with_suffix(".modules").write_text("\n".join(sys.modules))
     output.with_suffix(".json").write_text(json.dumps(vars(verdict)))
     os._exit(0)
+
+
+# The same by the real commands, to check the trials above.
+
+
+def check_by_command(environ: Mapping[str, str], folder: Path) -> Verdict:
+    """Run ``handler.py --check``."""
+    return run_in_fork(partial(_check, environ), environ, folder / "check")
+
+
+def start_by_command(
+    environ: Mapping[str, str], folder: Path, killed_after_s: float | None
+) -> Verdict:
+    """Start a worker for which a job is waiting, and return how the job ends."""
+    start = partial(_run_worker, environ, killed_after_s)
+    return run_in_fork(start, environ, folder / "worker")
+
+
+def _check(environ: Mapping[str, str], _: Path) -> Verdict:
+    ran = run_command(environ, *HANDLER, "--check")
+    return Verdict(ran.returncode == 0, " ".join(ran.stdout.split()))
+
+
+def _run_worker(environ: Mapping[str, str], killed_after_s: float | None, output: Path) -> Verdict:
+    log = output.with_suffix(".worker")
+    report = asyncio.run(_run_job(environ, log, killed_after_s))
+    last_line = (log.read_text(errors="replace").strip().splitlines() or [""])[-1][:400]
+    if report["status"] == "COMPLETED":
+        return Verdict(True)
+    if report["status"] != "FAILED":
+        return Verdict(False, f"the job waits: {last_line}")
+    error = json.loads(report["error"])["error"]
+    message = f"{error['code']}: {error['message']}"
+    if error["code"] < 500:
+        return Verdict(True)
+    is_final = error["code"] == 503 and not error["retryable"]
+    return Verdict(False, message, error["message"] if is_final else "")
+
+
+async def _run_job(
+    environ: Mapping[str, str], log: Path, killed_after_s: float | None
+) -> dict[str, Any]:
+    """Start a worker for which a job is waiting; return the job's report after its end."""
+    async with (
+        Emulator(Options(long_poll_s=1)) as emulator,
+        aiohttp.ClientSession(f"{emulator.url}/") as session,
+    ):
+        async with session.post("run", json={"input": JOBS[0]}) as answer:
+            job_id = (await answer.json())["id"]
+        environ = {**environ, **emulator.worker_environ()}
+        with start_command(HANDLER, environ, log) as worker:
+            while True:
+                has_exited = worker.process.poll() is not None
+                async with session.get(f"status/{job_id}") as answer:
+                    report: dict[str, Any] = await answer.json()
+                if has_exited or report["status"] not in ("IN_QUEUE", "IN_PROGRESS"):
+                    return report
+                if killed_after_s is not None and (pids := worker.core_pids()):
+                    await asyncio.sleep(killed_after_s)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pids[0], signal.SIGKILL)
+                    killed_after_s = None
+                await asyncio.sleep(JOB_POLL_S)

@@ -20,11 +20,10 @@ ONE_STEP = ("--yes", "--only", "health")
 LEFTOVER = "llm-worker-proof-0123abcd-main"
 
 
-def read_problem(output: Path) -> str | None:
-    """Return the problem of the deployment in the report."""
+def read_problems(output: Path) -> dict[str, str | None]:
+    """Return the problems in the report, by their steps."""
     rows = json.loads((output / "result.json").read_text())["rows"]
-    problem: str | None = rows[0]["problem"]
-    return problem
+    return {row["observation"]: row["problem"] for row in rows}
 
 
 def test_the_endpoint_is_created_observed_and_deleted(
@@ -33,8 +32,7 @@ def test_the_endpoint_is_created_observed_and_deleted(
     status, printed = prove(*ONE_STEP)
     assert (status, runpod.endpoints) == (0, {}), printed
     assert [call.verb for call in runpod.changes] == ["POST", "DELETE"]
-    rows = json.loads((output / "result.json").read_text())["rows"]
-    assert [row["observation"] for row in rows] == ["deployment", "health"]
+    assert read_problems(output) == {"deployment": None, "health": None}
 
 
 def test_a_failed_step_is_a_row_and_the_run_continues(
@@ -43,18 +41,17 @@ def test_a_failed_step_is_a_row_and_the_run_continues(
     runpod.faults.append(Fault("GET", 404, path_end="/health"))
     status, printed = prove("--yes", "--only", "health", "query")
     assert (status, runpod.endpoints) == (1, {}), printed
-    rows = json.loads((output / "result.json").read_text())["rows"]
-    assert [row["problem"] is None for row in rows] == [True, False, True]
+    assert [problem is None for problem in read_problems(output).values()] == [True, False, True]
 
 
-@pytest.mark.parametrize("status", [401, 422, 429, 500])
+@pytest.mark.parametrize("status", [422, 500])
 def test_a_refused_creation_leaves_nothing(
     prove: Prove, runpod: Runpod, output: Path, status: int
 ) -> None:
     runpod.faults.append(Fault("POST", status, path_end="/serverless", times=9))
     code, printed = prove(*ONE_STEP)
     assert (code, runpod.endpoints) == (1, {}), printed
-    assert f"POST /v2/serverless: {status}" in (read_problem(output) or "")
+    assert f"POST /v2/serverless: {status}" in (read_problems(output)["deployment"] or "")
 
 
 @pytest.mark.parametrize("lost_lookups", [0, 5, 10], ids=["none", "first", "both"])
@@ -87,7 +84,10 @@ def test_a_run_whose_worker_never_starts_ends_in_time(
     runpod.workers.append(worker("w1", state))
     status, printed = prove(*ONE_STEP, "--minutes", "0.1")
     assert (status, runpod.endpoints) == (1, {}), printed
-    assert read_problem(output) == f"no answer within 1 s (workers: 1 {state.lower()}{hint})"
+    assert (
+        read_problems(output)["deployment"]
+        == f"no answer within 1 s (workers: 1 {state.lower()}{hint})"
+    )
 
 
 def test_a_step_without_a_response_ends_with_the_runs_time(
@@ -96,15 +96,14 @@ def test_a_step_without_a_response_ends_with_the_runs_time(
     runpod.faults.append(Fault("GET", 0, path_end="/health"))
     status, printed = prove("--yes", "--only", "health", "query", "--minutes", "0.03")
     assert (status, runpod.endpoints) == (1, {}), printed
-    rows = json.loads((output / "result.json").read_text())["rows"]
-    deployed, asked, later = (row["problem"] for row in rows)
+    deployed, asked, later = read_problems(output).values()
     assert deployed is None
     # Less if the deployment took some of the time.
     assert asked in ("no result within 1 s", "no result within 2 s")
     assert later == "not performed: the run's time is over"
 
 
-@pytest.mark.parametrize("status", [403, 500, -1])
+@pytest.mark.parametrize("status", [403, -1])
 def test_an_endpoint_that_cannot_be_deleted_is_stopped_and_named(
     prove: Prove, runpod: Runpod, status: int
 ) -> None:
@@ -142,9 +141,8 @@ def test_a_list_without_a_response_still_deletes_the_known_endpoint(
     assert runpod.endpoints == {}
 
 
-@pytest.mark.parametrize("status", [429, 500, 524])
 def test_a_queue_that_refuses_every_call_is_reported_step_by_step(
-    prove: Prove, runpod: Runpod, output: Path, monkeypatch: pytest.MonkeyPatch, status: int
+    prove: Prove, runpod: Runpod, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The endpoint answers its first job; then nothing works."""
     steps = ("chat", "run and stream", "cancel", "cold start", "failed start")
@@ -152,31 +150,21 @@ def test_a_queue_that_refuses_every_call_is_reported_step_by_step(
 
     def take_fault(verb: str, path: str) -> Fault | None:
         if runpod.poll_counts and path.startswith("/queue/"):
-            return Fault(verb, status)
+            return Fault(verb, 524)
         return original(verb, path)
 
     monkeypatch.setattr(runpod, "take_fault", take_fault)
     code, printed = prove("--yes", "--only", *steps)
     assert (code, runpod.endpoints) == (1, {}), printed
-    rows = json.loads((output / "result.json").read_text())["rows"]
-    problems = [row["problem"] for row in rows]
-    assert problems[0] is None
-    assert [str(status) in str(problem) for problem in problems[1:]] == [True] * 5, problems
+    deployed, *problems = read_problems(output).values()
+    assert deployed is None
+    assert ["524" in str(problem) for problem in problems] == [True] * 5, problems
 
 
 # Entries that the list of the account's endpoints may have, and that say too little.
-ENTRIES: tuple[Any, ...] = (
-    {"id": "x"},
-    {"id": "x", "name": None},
-    {"id": "x", "name": ["chat"]},
-    {"name": "chat"},
-    {"id": None, "name": "chat"},
-    {},
-    "x",
-    None,
-)
+ENTRIES: tuple[Any, ...] = ({"id": "x", "name": ["chat"]}, {"name": "chat"}, {}, None)
 # Contents of the list's response that are no such list.
-FORMS: tuple[Any, ...] = ({}, {"endpoints": None}, {"endpoints": {"x": {}}}, {"items": []}, [])
+FORMS: tuple[Any, ...] = ({}, {"endpoints": {"x": {}}}, [])
 
 
 def plant_in_list(runpod: Runpod, edit: Callable[[Any], Any]) -> None:

@@ -25,10 +25,9 @@ MOMENTS = {
 SIGNALS = (
     ("creation", ("SIGINT",)),
     ("first response", ("SIGTERM",)),
-    ("step", ("SIGINT",)),
     # A terminal that is closed.
     ("step", ("SIGHUP", "SIGHUP", "SIGTERM")),
-    *((moment, ("SIGKILL",)) for moment in MOMENTS),
+    *((moment, ("SIGKILL",)) for moment in ("creation", "first response", "deletion")),
 )
 
 
