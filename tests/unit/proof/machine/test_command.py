@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from proof.machine.__main__ import (
-    forget_settings,
-    make_companions,
-    make_model,
-    measure,
-    read_command_line,
-)
-from proof.machine.steps import ADAPTERS, EMBEDDER
+from proof.machine.__main__ import forget_settings, make_model, measure, read_command_line
 from proof.measure.processes import Lost
 
 
@@ -40,23 +33,14 @@ def test_a_size_prevails_over_the_models_name_in_the_environment(
     assert (sized.model, sized.size) == (None, "tiny")
 
 
-async def test_a_models_directory_is_used_and_gets_adapters_elsewhere(
+async def test_a_models_directory_is_used_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    made, used = tmp_path / "made", tmp_path / "used"
-    for folder in (made, used):
-        folder.mkdir()
-    first = read(monkeypatch, "--size", "tiny")
-    model = await make_model(first, made)
-    named = read(monkeypatch, "--model", model)
-    before = sorted(model.iterdir())
-    assert await make_model(named, used) == model
-    await make_companions(model, used)
-    assert sorted(path.name for path in used.iterdir() if path.name in (*ADAPTERS, EMBEDDER)) == [
-        *ADAPTERS,
-        EMBEDDER,
-    ]
-    assert sorted(model.iterdir()) == before
+    model, folder = tmp_path / "model", tmp_path / "folder"
+    for directory in (model, folder):
+        directory.mkdir()
+    assert await make_model(read(monkeypatch, "--model", model), folder) == model
+    assert [*model.iterdir(), *folder.iterdir()] == []
 
 
 async def test_a_folder_with_a_path_too_long_for_sockets_is_refused_and_removed(
