@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from accelerate.utils.memory import should_reduce_batch_size
 from peft import LoraConfig, PeftModel, get_peft_model
 from transformers import AutoModelForCausalLM, PreTrainedModel, set_seed
 from transformers.utils import logging
 
-from trainer.batches import is_out_of_memory
 from trainer.interruptions import TrainingFailure
 from worker.fine_tunes.spec import Lora, Spec
 from worker.masking import remove_paths
@@ -67,6 +67,10 @@ def load_model(spec: Spec) -> PreTrainedModel:
     # The KV cache is useful for generation only.
     model.config.use_cache = False
     return model
+
+
+def is_out_of_memory(error: RuntimeError | MemoryError) -> bool:
+    return isinstance(error, MemoryError) or bool(should_reduce_batch_size(error))
 
 
 def weights_dtype(device: str) -> torch.dtype:

@@ -106,53 +106,49 @@ class Mistakes:
 
 
 def read_rows(data: RowsFile, mistakes: Mistakes) -> Iterator[ParsedRow]:
-    """Yield the valid rows of a file, and collect its mistakes."""
+    """Yield the valid rows of a file, and collect its mistakes.
+
+    Stops after ``MAX_ROWS`` rows, mistakes or blank lines.
+    """
     if not data.path.is_file():
         mistakes.add(None, "there is no such file")
         return
     if compression := find_compression(data.path):
         mistakes.add(None, f"the file is compressed ({compression}), and has to be CSV or JSONL")
         return
-    file_format = data.form or _detect_format(data.path)
+    count = blank_count = 0
     with data.path.open("rb") as file:
-        first_bytes = file.read(len(BOM))
+        first_bytes = file.read(100)
         if first_bytes.startswith(UTF_16):
             mistakes.add(None, "the file is UTF-16, and has to be UTF-8")
             return
-        file.seek(len(BOM) if first_bytes == BOM else 0)
-        rows = _read_csv_rows(file) if file_format == "csv" else _read_jsonl_rows(file)
-        yield from _valid_rows(rows, mistakes)
+        file_format = data.form or _detect_format(data.path, first_bytes.removeprefix(BOM))
+        file.seek(len(BOM) if first_bytes.startswith(BOM) else 0)
+        for row in _read_csv_rows(file) if file_format == "csv" else _read_jsonl_rows(file):
+            if isinstance(row, ParsedRow):
+                count += 1
+                if count > MAX_ROWS:
+                    mistakes.add(row.line, f"the file has more than {MAX_ROWS:,} rows")
+                    return
+                yield row
+            elif row.message is None:
+                blank_count += 1
+                if blank_count > MAX_ROWS:
+                    mistakes.add(row.line, f"the file has more than {MAX_ROWS:,} blank lines")
+                    return
+            else:
+                mistakes.add(row.line, row.message)
+            if mistakes.count > MAX_ROWS:
+                return
+    if not count and not mistakes.count:
+        mistakes.add(None, "the file has no rows")
 
 
-def _detect_format(path: Path) -> Literal["csv", "jsonl"]:
+def _detect_format(path: Path, text: bytes) -> Literal["csv", "jsonl"]:
     suffix = path.suffix.lower()
     if suffix in {".csv", ".jsonl", ".ndjson", ".json"}:
         return "csv" if suffix == ".csv" else "jsonl"
-    with path.open("rb") as file:
-        return "jsonl" if file.read(100).removeprefix(BOM).lstrip()[:1] in b"{[" else "csv"
-
-
-def _valid_rows(rows: Iterator[ParsedRow | _NoRow], mistakes: Mistakes) -> Iterator[ParsedRow]:
-    """Yield the rows and collect the mistakes; stop after ``MAX_ROWS`` rows, mistakes or blanks."""
-    count = blank_count = 0
-    for row in rows:
-        if isinstance(row, ParsedRow):
-            count += 1
-            if count > MAX_ROWS:
-                mistakes.add(row.line, f"the file has more than {MAX_ROWS:,} rows")
-                return
-            yield row
-        elif row.message is None:
-            blank_count += 1
-            if blank_count > MAX_ROWS:
-                mistakes.add(row.line, f"the file has more than {MAX_ROWS:,} blank lines")
-                return
-        else:
-            mistakes.add(row.line, row.message)
-        if mistakes.count > MAX_ROWS:
-            return
-    if not count and not mistakes.count:
-        mistakes.add(None, "the file has no rows")
+    return "jsonl" if text.lstrip()[:1] in b"{[" else "csv"
 
 
 def _read_lines_with_flaws(file: BinaryIO) -> Iterator[tuple[int, str, str | None]]:

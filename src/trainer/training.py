@@ -1,4 +1,7 @@
-"""Trains an adapter with transformers' Trainer, saves checkpoints, and chooses the best epoch."""
+"""Trains an adapter with transformers' Trainer, on as many rows at a time as fit into memory.
+
+Saves checkpoints, and chooses the best epoch.
+"""
 
 import gc
 import math
@@ -10,6 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import torch
 from peft import PeftModel
 from transformers import (
@@ -22,16 +26,8 @@ from transformers import (
 )
 from transformers.trainer import TRAINER_STATE_NAME
 
-from trainer.batches import (
-    StepPlan,
-    choose_step_plan,
-    collate,
-    default_batch_size,
-    free_bytes_for_rows,
-    is_out_of_memory,
-)
 from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
-from trainer.loading import add_adapter, model_name, weights_dtype
+from trainer.loading import add_adapter, is_out_of_memory, model_name, weights_dtype
 from trainer.output import EventLog, copy_adapter, find_newest_checkpoint, prune_checkpoints
 from trainer.tokens import TokenRow
 from worker.fine_tunes.spec import (
@@ -43,9 +39,17 @@ from worker.fine_tunes.spec import (
     Spec,
 )
 from worker.masking import add_secrets, mask_secrets, remove_paths
-from worker.process.memory import ModelSizes
+from worker.process.memory import MEMORY_SHARES, OPTIMIZER_BYTES, ModelSizes, free_memory_bytes
 from worker.volume.durable import publish_directory
 
+# Label of a token that is not learned: the loss ignores it.
+IGNORED_LABEL = -100
+# Default number of rows per step. Large files: this share of the rows, as in OpenAI's service, at
+# most ``_MAX_BATCH``. Small files: at most ``_SMALL_FILE_BATCH``, and fewer if an epoch would have
+# less than ``_MIN_EPOCH_STEPS`` steps.
+_BATCH_SHARE = 0.002
+_MIN_EPOCH_STEPS = 25
+_SMALL_FILE_BATCH, _MAX_BATCH = 8, 64
 # Seconds between two checkpoints within an epoch. A killed process loses about as much work.
 CHECKPOINT_INTERVAL_S = 60.0
 # Approximate number of points in a curve of metrics.
@@ -54,6 +58,72 @@ _LOSS_METRICS = ("loss", "eval_loss")
 _WANDB_PACKAGE, _WANDB_KEY = "wandb", "WANDB_API_KEY"
 # Maximum number of characters of an error of Weights & Biases in a warning.
 MAX_REASON_CHARACTERS = 300
+
+
+def default_batch_size(rows: int) -> int:
+    """Return the number of rows per step, a power of 2, for a training that doesn't set it."""
+    small = min(_SMALL_FILE_BATCH, rows // _MIN_EPOCH_STEPS)
+    size = min(_MAX_BATCH, max(small, int(rows * _BATCH_SHARE), 1))
+    return 1 << (size.bit_length() - 1)
+
+
+def largest_divisor(number: int, limit: float) -> int:
+    """Return the largest divisor of a number that is not above the limit; at least 1."""
+    return max((n for n in range(1, number + 1) if number % n == 0 and n <= limit), default=1)
+
+
+def collate(rows: Sequence[TokenRow]) -> dict[str, torch.Tensor]:
+    """Return the rows as tensors, padded to the length of the longest row."""
+    shape = len(rows), max(map(len, rows))
+    # Any padding token will do: the mask hides it, and it is not learned.
+    ids = np.zeros(shape, np.int64)
+    mask = np.zeros(shape, np.int64)
+    labels = np.full(shape, IGNORED_LABEL, np.int64)
+    for number, row in enumerate(rows):
+        ids[number, : len(row)] = row["id"]
+        mask[number, : len(row)] = 1
+        labels[number, : len(row)] = np.where(row["learned"], row["id"], IGNORED_LABEL)
+    return {
+        "input_ids": torch.from_numpy(ids),
+        "attention_mask": torch.from_numpy(mask),
+        "labels": torch.from_numpy(labels),
+    }
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """How a step is computed."""
+
+    rows: int  # per forward pass, a divisor of the rows per step
+    recompute: bool = False  # the backward pass computes activations again, to save memory
+
+    def smaller_plan(self, batch_size: int) -> "StepPlan | None":
+        """Return the next plan that needs less memory; None if this is the smallest."""
+        if self.rows > 1:
+            return StepPlan(largest_divisor(batch_size, self.rows / 2), self.recompute)
+        return None if self.recompute else StepPlan(1, recompute=True)
+
+
+def choose_step_plan(sizes: ModelSizes, longest: int, batch_size: int, free: float) -> StepPlan:
+    """Return the fastest plan that fits into memory by an estimate, or the smallest if none fits.
+
+    ``longest`` are the tokens of the longest row, and ``free`` the bytes for rows.
+    """
+    for recompute in (False, True):
+        rows = free / (longest * sizes.token_bytes(recompute=recompute))
+        if rows >= 1:
+            return StepPlan(largest_divisor(batch_size, rows), recompute)
+    # The smallest plan may still work: the sizes are estimates.
+    return StepPlan(1, recompute=True)
+
+
+def free_bytes_for_rows(device: str, trained_parameters: int) -> float:
+    """Return the bytes that rows may use: a share of the free memory, minus the optimiser's needs.
+
+    The optimiser needs space for a gradient and two averages per trained parameter.
+    """
+    free = torch.cuda.mem_get_info()[0] if device == "cuda" else free_memory_bytes()
+    return free * MEMORY_SHARES[device] - OPTIMIZER_BYTES * trained_parameters
 
 
 @dataclass
@@ -138,35 +208,6 @@ class Training:
 
     def _run_trainer(self, model: PeftModel, plan: StepPlan) -> TrainerState | None:
         """Run transformers' Trainer and return its final state; None if memory runs out."""
-        saving = CheckpointCallback(
-            self.attempt,
-            model_name(self.spec.model),
-            self._epoch_steps,
-            self.events,
-            self.watcher,
-            self.checkpoint_interval_s,
-        )
-        trainer = Trainer(
-            model=model,
-            args=self._make_trainer_arguments(plan),
-            data_collator=collate,
-            # The Trainer accepts sequences although its type hints don't.
-            train_dataset=cast(Any, self._rows),
-            eval_dataset=cast(Any, self._validation_rows),
-            callbacks=[MetricsCallback(self.events), saving, *self._reporting],
-        )
-        # PrinterCallback prints the metrics to standard output.
-        trainer.remove_callback(PrinterCallback)
-        last = find_newest_checkpoint(self.attempt)
-        try:
-            trainer.train(resume_from_checkpoint=str(last.path) if last else None)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            return None
-        return trainer.state
-
-    def _make_trainer_arguments(self, plan: StepPlan) -> TrainingArguments:
         spec, steps = self.spec, self._epoch_steps * self.spec.epochs
         weights_type = weights_dtype(spec.device)
         arguments = TrainingArguments(
@@ -202,7 +243,33 @@ class Training:
         )
         # Otherwise each GPU would get a part of the rows and a copy of the model for each step.
         arguments._n_gpu = min(arguments.n_gpu, 1)
-        return arguments
+        saving = CheckpointCallback(
+            self.attempt,
+            model_name(spec.model),
+            self._epoch_steps,
+            self.events,
+            self.watcher,
+            self.checkpoint_interval_s,
+        )
+        trainer = Trainer(
+            model=model,
+            args=arguments,
+            data_collator=collate,
+            # The Trainer accepts sequences although its type hints don't.
+            train_dataset=cast(Any, self._rows),
+            eval_dataset=cast(Any, self._validation_rows),
+            callbacks=[MetricsCallback(self.events), saving, *self._reporting],
+        )
+        # PrinterCallback prints the metrics to standard output.
+        trainer.remove_callback(PrinterCallback)
+        last = find_newest_checkpoint(self.attempt)
+        try:
+            trainer.train(resume_from_checkpoint=str(last.path) if last else None)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return None
+        return trainer.state
 
 
 class MetricsCallback(TrainerCallback):

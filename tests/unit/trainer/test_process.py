@@ -13,7 +13,7 @@ from support.processes.background import wait_until
 from support.trainers.real import events_of, start_attempt, write_training
 from support.volume import fill, mount_disk
 
-from trainer.tokens import TRAINING, VALIDATION, TokenRows, check_and_tokenize_in_process
+from trainer.tokens import check_and_tokenize_in_process
 from worker.engine.run.adapters.files import AdapterChecker
 from worker.fine_tunes.spec import (
     ATTEMPTS_DIR,
@@ -135,26 +135,6 @@ def create_spec(model: Path, tmp_path: Path, rows: str) -> Spec:
     path = tmp_path / "rows.csv"
     path.write_text(f"prompt,response\n{rows}")
     return Spec(model=model, tokenizer=model, max_length=64, training=RowsFile(path=path))
-
-
-@pytest.mark.slow
-def test_valid_rows_are_written_as_tokens(demo_model: Path, tmp_path: Path) -> None:
-    checked = check_and_tokenize_in_process(
-        create_spec(demo_model, tmp_path, "1 + 1 =, 2\n" * 20), tmp_path / "tokens"
-    )
-    training, validation = (TokenRows(tmp_path / "tokens", name) for name in (TRAINING, VALIDATION))
-    assert (len(training), len(validation)) == (18, 2)
-    assert (checked.rows, checked.validation_rows) == (18, 2)
-    assert checked.tokens == sum(len(row) for row in training)
-
-
-def test_mistakes_are_reported_with_their_lines(demo_model: Path, tmp_path: Path) -> None:
-    checked = check_and_tokenize_in_process(
-        create_spec(demo_model, tmp_path, "a,b\nc,\n"), tmp_path / "tokens"
-    )
-    [mistake] = checked.mistakes
-    expected = ("training_file", 3, "response is empty")
-    assert (mistake.file, mistake.line, mistake.message) == expected
 
 
 @pytest.mark.slow

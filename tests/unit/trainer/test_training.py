@@ -16,11 +16,20 @@ from support.trainers.real import Attempts, events_of, noise_rows, spec, tiny_mo
 from transformers import LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 
 from trainer.interruptions import SigtermWatcher, StoppedBySigterm, TrainingFailure
+from trainer.loading import add_adapter
 from trainer.output import EventLog
 from trainer.tokens import TokenRow
-from trainer.training import start_wandb_reporting
+from trainer.training import (
+    StepPlan,
+    choose_step_plan,
+    collate,
+    default_batch_size,
+    free_bytes_for_rows,
+    start_wandb_reporting,
+)
 from worker import masking
 from worker.fine_tunes.spec import EPOCHS_DIR, EVENTS_FILE, Lora
+from worker.process.memory import ModelSizes
 from worker.volume.adapters import WEIGHTS
 
 ROWS, VALIDATION = token_rows(22, seed=1), token_rows(5, seed=2)
@@ -233,6 +242,79 @@ def test_a_loss_that_is_not_a_number_is_a_failure_with_advice(tmp_path: Path) ->
 def test_a_step_has_no_more_rows_than_the_file(tmp_path: Path) -> None:
     trained = Attempts(tmp_path, ROWS[:3]).run("1", spec(tmp_path, batch_size=100))
     assert (trained.batch_size, trained.steps) == (3, 2)
+
+
+# The rows of a step, and those that fit into memory together
+
+
+@pytest.mark.parametrize(
+    ("rows", "size"),
+    [(1, 1), (24, 1), (50, 2), (180, 4), (200, 8), (4000, 8), (8000, 16), (99_999, 64)],
+)
+def test_the_batch_size_grows_with_the_number_of_rows(rows: int, size: int) -> None:
+    assert default_batch_size(rows) == size
+
+
+SIZES = ModelSizes(num_hidden_layers=10, hidden_size=100, intermediate_size=400, vocab_size=1000)
+TOKEN_BYTES = SIZES.token_bytes(recompute=False)
+RECOMPUTED_TOKEN_BYTES = SIZES.token_bytes(recompute=True)
+
+
+@pytest.mark.parametrize(
+    ("free", "chosen"),
+    [
+        (TOKEN_BYTES * 50 * 100, StepPlan(8)),
+        (TOKEN_BYTES * 50 * 8, StepPlan(8)),
+        (TOKEN_BYTES * 50 * 7.9, StepPlan(4)),
+        (TOKEN_BYTES * 50, StepPlan(1)),
+        (TOKEN_BYTES * 50 - 1, StepPlan(4, recompute=True)),
+        (RECOMPUTED_TOKEN_BYTES * 50, StepPlan(1, recompute=True)),
+        (-1, StepPlan(1, recompute=True)),
+    ],
+)
+def test_as_many_rows_as_fit_are_computed_together(free: float, chosen: StepPlan) -> None:
+    assert choose_step_plan(SIZES, longest=50, batch_size=8, free=free) == chosen
+
+
+def test_the_next_smaller_plans_take_less_and_less_memory() -> None:
+    steps, chosen = [], StepPlan(12).smaller_plan(12)
+    while chosen:
+        steps.append(chosen)
+        chosen = chosen.smaller_plan(12)
+    assert steps == [StepPlan(6), StepPlan(3), StepPlan(1), StepPlan(1, recompute=True)]
+
+
+@pytest.mark.parametrize(("recompute", "min_share"), [(False, 0.7), (True, 0.05)])
+def test_the_estimate_is_close_to_the_memory_that_torch_retains(
+    recompute: bool, min_share: float
+) -> None:
+    """With recomputation, one layer and the gradients of the logits exist only temporarily."""
+    model = add_adapter(tiny_model(), Lora(r=2, lora_dropout=0.1), 0)
+    if recompute:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    own = {each.untyped_storage().data_ptr() for each in model.parameters()}
+    saved: dict[int, int] = {}
+
+    def save(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    rows = token_rows(8)
+    model.train()
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+        output = model(**collate(rows))
+    assert output.loss.requires_grad
+    tokens = len(rows) * max(len(row) for row in rows)
+    sizes = ModelSizes.model_validate(model.config.get_text_config())
+    estimate = sizes.token_bytes(recompute=recompute) * tokens
+    assert min_share * estimate < sum(saved.values()) < estimate
+
+
+def test_memory_for_gradients_is_not_available_for_rows() -> None:
+    numbers = 10**15
+    assert free_bytes_for_rows("cpu", numbers) < -11 * numbers
 
 
 # Reports to Weights & Biases
