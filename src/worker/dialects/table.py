@@ -27,7 +27,7 @@ from worker.routes.resources import Resources
 from worker.routes.route import DEFAULT_CHAT_TEMPERATURE, Route, RouteRequest
 from worker.settings import Settings
 from worker.validation import find_similar_names
-from worker.volume.location import VolumeLocation
+from worker.volume.ids import VolumeLocation
 
 NOT_STARTED = {"status": "not started", "message": "You need to start the service first."}
 

@@ -31,7 +31,7 @@ from worker.settings.environment import (
 from worker.settings.mistakes import SettingsError
 from worker.settings.sources import RawSettings
 from worker.volume import Volume
-from worker.volume.location import VolumeLocation
+from worker.volume.ids import VolumeLocation
 
 if TYPE_CHECKING:
     # Imported later, when the variables that the hub's library and vLLM read have been exported.

@@ -10,7 +10,7 @@ from worker.errors import EngineDead, InvalidInput, RefusedByEngine, UnknownRout
 from worker.routes.route import RouteRequest
 from worker.validation import unknown_model_advice
 from worker.volume import adapters
-from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
+from worker.volume.ids import UNKNOWN_LOCATION, VolumeLocation
 
 
 async def list_usable_cards(request: RouteRequest) -> list[dict[str, Any]]:

@@ -3,9 +3,9 @@
 ``Volume`` resolves the paths that callers name, and has those of the worker's own data. Each file
 has only one writer at a time: most files and directories appear complete under their names
 (``durable``), others are only appended to, and leases are rewritten in place (``lease``). An object
-has an id that can't be guessed (``ids``), and that says on which of several volumes it is
-(``location``). Lists of objects are read from indexes (``pages``). ``adapters`` finds LoRA
-adapters, and ``links`` signs URLs of files.
+has an id that can't be guessed, and that says on which of several volumes it is (``ids``). Lists of
+objects are read from indexes (``pages``). ``adapters`` finds LoRA adapters, and ``links`` signs
+URLs of files.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from worker.errors import InvalidInput, VolumeError
-from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
+from worker.volume.ids import UNKNOWN_LOCATION, VolumeLocation
 
 if TYPE_CHECKING:
     # The image build imports this package for its leases, in an environment without the settings.

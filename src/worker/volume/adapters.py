@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 from worker.errors import NoSuchObject
 from worker.volume import ADAPTERS_DIRECTORY, translate_os_errors
 from worker.volume.durable import remove_directory
-from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
+from worker.volume.ids import UNKNOWN_LOCATION, VolumeLocation
 
 CONFIG, WEIGHTS = FILES = "adapter_config.json", "adapter_model.safetensors"
 # Additional file in the directory of an adapter that a fine-tune created.

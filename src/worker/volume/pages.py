@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, TypeVar
 from worker.errors import NoSuchObject
 from worker.volume import ids
 from worker.volume.durable import make_directory
-from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
+from worker.volume.ids import UNKNOWN_LOCATION, VolumeLocation
 
 # Maximum number of objects on a page, and their maximum size in bytes of JSON: a job returns a page
 # as one chunk.

@@ -14,7 +14,6 @@ from worker.errors import VolumeError
 from worker.volume import translate_os_errors
 from worker.volume.durable import (
     atomic_directory,
-    publish_directory,
     remove_directory,
     write_chunks,
     write_file,
@@ -149,13 +148,6 @@ def make(directory: Path, content: str = "content") -> None:
         (hidden / "file").write_text(content)
 
 
-def test_a_directory_appears_with_its_files(tmp_path: Path) -> None:
-    directory = tmp_path / "new" / "one"
-    make(directory)
-    assert [*directory.parent.iterdir()] == [directory]
-    assert (directory / "file").read_text() == "content"
-
-
 def test_an_exception_leaves_no_directory(tmp_path: Path) -> None:
     def fill_partially() -> None:
         with atomic_directory(tmp_path / "one") as hidden:
@@ -176,14 +168,6 @@ def test_the_directory_of_a_faster_attempt_stays(tmp_path: Path) -> None:
     assert (directory / "file").read_text() == "first"
 
 
-def test_a_published_directory_is_removed_if_another_one_has_its_name(tmp_path: Path) -> None:
-    make(tmp_path / "first", "first")
-    make(tmp_path / "second", "second")
-    publish_directory(tmp_path / "second", tmp_path / "first")
-    assert [*tmp_path.iterdir()] == [tmp_path / "first"]
-    assert (tmp_path / "first" / "file").read_text() == "first"
-
-
 def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "one").write_text("of somebody else")
     with pytest.raises(NotADirectoryError):
@@ -200,6 +184,7 @@ def test_files_are_durable_before_the_directory_appears(
         os, "fsync", lambda number: synced.append((os.fstat(number).st_ino, directory.exists()))
     )
     make(directory)
+    assert ([*tmp_path.iterdir()], (directory / "file").read_text()) == ([directory], "content")
     places = (directory / "file", directory, tmp_path, tmp_path.parent)
     inodes = [path.stat().st_ino for path in places]
     assert synced == [*zip(inodes, (False, False, True, True), strict=True)]

@@ -183,7 +183,7 @@ def test_a_directory_for_callers_that_links_to_the_root_or_out_of_it_serves_no_p
 
 @FOR_BOTH_KINDS
 @search(
-    max_examples=300, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(path=PATHS)
 def test_any_path_is_refused_or_leads_to_a_directory_for_callers(

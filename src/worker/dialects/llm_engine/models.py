@@ -10,7 +10,7 @@ from worker.routes import models
 from worker.routes.route import RouteRequest
 from worker.validation import StrictModel
 from worker.volume import ADAPTERS_DIRECTORY, adapters, translate_os_errors
-from worker.volume.location import VolumeLocation
+from worker.volume.ids import VolumeLocation
 
 ENDPOINTS_PATH = "/v1/llm/model-endpoints"
 ENDPOINT_PATH = "/v1/llm/model-endpoints/{name:path}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from worker.validation import QueryModel
-from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
+from worker.volume.ids import UNKNOWN_LOCATION, VolumeLocation
 from worker.volume.pages import MAX_OBJECTS, Listable, Page, paginate, truncate_page
 
 T = TypeVar("T", bound=Listable)

@@ -29,7 +29,7 @@ from worker.engine.run.server import VllmServer
 from worker.engine.seam.protocols import Client
 from worker.settings import Settings
 from worker.volume.adapters import adapter_names, adapters_directory
-from worker.volume.location import VolumeLocation
+from worker.volume.ids import VolumeLocation
 
 STATS_INTERVAL_S = 10.0
 

@@ -43,7 +43,7 @@ from worker.settings.names import EMBEDDER_PREFIX, FOREIGN_OPTIONS, SettingNames
 from worker.settings.sources import EXTRA_ARGS, RawSettings
 from worker.settings.values import redact_by_setting_name
 from worker.store import Artifact, ArtifactLocation
-from worker.volume.location import VolumeLocation
+from worker.volume.ids import VolumeLocation
 
 if TYPE_CHECKING:
     # This module imports vLLM, which reads environment variables that the start sets first.

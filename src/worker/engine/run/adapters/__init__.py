@@ -43,7 +43,7 @@ from worker.volume.adapters import (
     adapters_directory,
     explain_missing_adapter,
 )
-from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
+from worker.volume.ids import UNKNOWN_LOCATION, VolumeLocation
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from worker.engine.run.adapters import (
 from worker.engine.run.adapters.files import BrokenAdapter
 from worker.errors import OnOtherVolume, RefusedByEngine
 from worker.volume.adapters import CONFIG, WEIGHTS
-from worker.volume.location import VolumeLocation
+from worker.volume.ids import VolumeLocation
 
 
 class ServingModels:

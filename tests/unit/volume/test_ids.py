@@ -1,5 +1,6 @@
-"""The volume's id in ids and names, and objects of other volumes."""
+"""Ids of objects, the volume's id in them, and objects of other volumes."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,7 @@ from support.engine.scripted import settings
 from worker.errors import InvalidInput, NoSuchObject, OnOtherVolume
 from worker.volume import Volume, ids
 from worker.volume.adapters import adapter_file_paths
-from worker.volume.location import UNKNOWN_LOCATION, VolumeLocation
-from worker.volume.pages import paginate
+from worker.volume.ids import UNKNOWN_LOCATION, VolumeLocation
 
 HERE, THERE = "euvolume01", "usvolume02"
 LOCATION = VolumeLocation(HERE, "EU-RO-1")
@@ -18,6 +18,32 @@ A = "a" * 24
 
 def location_from(**environ: str) -> VolumeLocation:
     return VolumeLocation.from_settings(settings(**environ))
+
+
+def test_every_new_id_is_unique_and_has_24_letters_and_digits() -> None:
+    new_ids = {ids.new_id("file-") for _ in range(1000)}
+    assert len(new_ids) == 1000
+    assert all(re.fullmatch(r"file-[a-z0-9]{24}", id) and ids.is_id("file-", id) for id in new_ids)
+
+
+def test_a_derived_id_depends_only_on_its_origin() -> None:
+    derived = ids.derive_id("batch_", "job-1", "out")
+    assert derived == ids.derive_id("batch_", "job-1", "out")
+    others: list[list[str]] = [["job-1out"], ["job-1"], ["out"], [], ["ä/\ud83d", ""]]
+    new_ids = {derived, *(ids.derive_id("batch_", *origin) for origin in others)}
+    assert len(new_ids) == 6
+    assert all(ids.is_id("batch_", id) for id in new_ids)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "file-", f"file-{A[1:]}", f"file-{A}a", f"batch_{A}", f"file-{A.upper()}"),
+        *("file-" + "/" * 24, f"file-../{A[3:]}", f"file-{A}\n", "file-" + "٣" * 24, f" file-{A}"),
+    ],
+)
+def test_a_string_of_another_form_is_not_an_id(text: str) -> None:
+    assert not ids.is_id("file-", text)
 
 
 def test_an_id_ends_with_the_id_of_the_volume_and_derived_ids_are_stable() -> None:
@@ -104,14 +130,6 @@ def test_a_data_center_is_named_if_it_is_a_word(center: str) -> None:
     location = location_from(RUNPOD_VOLUME_ID=HERE, RUNPOD_DC_ID=center)
     expected = " (data center EU-RO-1)" if center == "EU-RO-1" else ""
     assert str(location) == f"{HERE}{expected}"
-
-
-def test_a_page_after_an_object_of_another_volume_is_elsewhere() -> None:
-    with pytest.raises(OnOtherVolume):
-        paginate([], after=f"batch_{A}.vol-{THERE}", location=LOCATION)
-    for after in (f"batch_{A}.vol-{HERE}", f"batch.vol-{THERE}"):
-        with pytest.raises(NoSuchObject):
-            paginate([], after=after, location=LOCATION)
 
 
 def test_a_path_in_the_bucket_of_another_volume_is_elsewhere(tmp_path: Path) -> None:
