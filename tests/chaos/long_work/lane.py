@@ -103,12 +103,6 @@ class Lane(Crew):
     def durable_lines(self) -> set[int]:
         return set(read_finished_lines(self.batch.parts_directory))
 
-    def nonempty_parts(self) -> set[str]:
-        """Return the names of the parts that contain lines."""
-        return {
-            path.name for path in self.batch.parts_directory.glob("*.jsonl") if path.stat().st_size
-        }
-
     async def wait_for_progress(self, more: int = 1) -> None:
         """Wait until ``more`` lines have become durable or the batch has ended."""
         await self.wait_until(self.batches, "there is no batch")
@@ -120,14 +114,14 @@ class Lane(Crew):
 
     @asynccontextmanager
     async def measure_takeover(self) -> AsyncIterator[None]:
-        """After the block, measure the time until another attempt has durable lines."""
-        before, since = self.nonempty_parts(), time.monotonic()
+        """After the block, measure the time until another worker has durable lines."""
+        before, since = nonempty_parts(self.batch), time.monotonic()
         yield
         if self.batch.has_ended():
             self.check(False, "ended before its disturbance")
             return
         await self.wait_until(
-            lambda: self.nonempty_parts() - before or self.batch.has_ended(),
+            lambda: nonempty_parts(self.batch) - before or self.batch.has_ended(),
             "nobody has taken over",
         )
         self.takeovers_s.append(time.monotonic() - since)
@@ -170,6 +164,11 @@ class Lane(Crew):
         )
         is_ok = (now.total, now.counts.completed) == (self.count, len(output))
         self.check(is_ok, f"{now.total} lines, {now.counts}")
+
+
+def nonempty_parts(batch: Batch) -> set[str]:
+    """Return the names of the parts that have lines."""
+    return {path.name for path in batch.parts_directory.glob("*.jsonl") if path.stat().st_size}
 
 
 @asynccontextmanager

@@ -24,6 +24,7 @@ from support.processes.commands import SCRIPT, WORKER
 from support.volume import all_records
 
 from chaos.long_work.crew import Stuck, make_empty_folder
+from chaos.long_work.lane import nonempty_parts
 from chaos.report import Report, percentile, print_line
 from emulator import Emulator, Job, LostJobHandling, Options, Status
 from emulator.fleet import Fleet
@@ -111,15 +112,6 @@ class Endpoint:
                 raise Stuck(f"{self.loss}: less than {count} lines")
             await asyncio.sleep(POLL_S)
 
-    def stop_worker(self) -> None:
-        number = signal.SIGKILL if self.loss.way == SIGKILL else signal.SIGTERM
-        process = self.emulator.queue.get_worker("worker-1").process
-        assert process
-        process.send_signal(number)
-
-    async def ask_once(self, batch: Batch) -> None:
-        await asyncio.to_thread(self.client.batches.retrieve, batch.id)
-
     def running_jobs(self) -> list[Job]:
         """Return the jobs for batches that a worker has."""
         jobs = self.emulator.queue.jobs.values()
@@ -141,11 +133,13 @@ class Endpoint:
         """Stop the batch's worker; wait until another one adds lines."""
         loss, first_jobs = self.loss, self.running_jobs()
         parts, since = nonempty_parts(batch), time.monotonic()
-        self.stop_worker()
+        process = self.emulator.queue.get_worker("worker-1").process
+        assert process
+        process.send_signal(signal.SIGKILL if loss.way == SIGKILL else signal.SIGTERM)
         if loss.way == TO_ZERO and not loss.has_key:
             await asyncio.sleep(QUIET_S)
             since = time.monotonic()
-            await self.ask_once(batch)
+            await asyncio.to_thread(self.client.batches.retrieve, batch.id)
         deadline = time.monotonic() + HUNG_S
         while not nonempty_parts(batch) - parts:
             if time.monotonic() > deadline:
@@ -157,11 +151,6 @@ class Endpoint:
     @property
     def log(self) -> str:
         return (self.folder / "logs" / "worker-1.log").read_text()
-
-
-def nonempty_parts(batch: Batch) -> set[str]:
-    """Return the names of the files that have lines."""
-    return {path.name for path in batch.parts_directory.glob("*.jsonl") if path.stat().st_size}
 
 
 async def run_cell(loss: Loss, folder: Path, report: Report) -> None:

@@ -20,7 +20,7 @@ from support.volume import all_records
 from chaos.long_work.crew import Crew, open_crew
 from chaos.report import Report
 from emulator import Job, LostJobHandling
-from worker.fine_tunes.record import FineTune, FineTuneResult, FineTunes
+from worker.fine_tunes.record import FineTune, FineTunes
 from worker.fine_tunes.spec import CHECKPOINTS_DIR, EVENTS_FILE, OUTCOME_FILE, SCRATCH_DIR
 from worker.volume.adapters import FILES, ORIGIN_FILE, WEIGHTS
 from worker.volume.lease import LeaseDirectory
@@ -52,18 +52,6 @@ class TrainingResult:
         if self.losses.keys() != other.losses.keys():
             return math.inf
         return max(abs(loss - other.losses[key]) for key, loss in self.losses.items())
-
-
-def find_trainers_in(folder: Path) -> list[psutil.Process]:
-    """Return the processes that train or check rows in a directory."""
-    found = []
-    for one in psutil.process_iter():
-        with suppress(psutil.Error):
-            command = one.cmdline()
-            is_trainer = TRAINER in command
-            if is_trainer and any(part.startswith(str(folder)) for part in command):
-                found.append(one)
-    return found
 
 
 def is_alive(process: psutil.Process) -> bool:
@@ -159,7 +147,14 @@ class Tuning(Crew):
 
     def find_trainers(self, fine_tune: FineTune | None = None) -> list[psutil.Process]:
         """Return the processes that train or check rows, for one fine-tune or for the volume."""
-        return find_trainers_in(fine_tune.directory if fine_tune else self.root)
+        folder = str(fine_tune.directory if fine_tune else self.root)
+        found = []
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                command = process.cmdline()
+                if TRAINER in command and any(part.startswith(folder) for part in command):
+                    found.append(process)
+        return found
 
     def find_holder(self, fine_tune: FineTune) -> str:
         """Return the id of the worker that holds the lease of a fine-tune."""
@@ -189,8 +184,7 @@ class Tuning(Crew):
     def kill_trainer(self) -> None:
         for one in self.find_trainers():
             with suppress(psutil.Error):
-                if TRAINER in one.cmdline():
-                    one.kill()
+                one.kill()
 
     def read_result(self, fine_tune: FineTune) -> TrainingResult:
         result = fine_tune.result
@@ -205,21 +199,6 @@ class Tuning(Crew):
         content = weights.read_bytes() if weights.exists() else b""
         return TrainingResult(result.steps, found, content, result.at - fine_tune.created_at)
 
-    def _check_succeeded(
-        self, fine_tune: FineTune, result: FineTuneResult, reference: TrainingResult
-    ) -> None:
-        """Check that a fine-tune ended like the undisturbed one."""
-        found = self.read_result(fine_tune)
-        self.check(found.steps == reference.steps, f"{found.steps} steps, not {reference.steps}")
-        loss_difference = found.distance(reference)
-        self.loss_difference = max(self.loss_difference, loss_difference)
-        self.check(loss_difference < MAX_LOSS_DIFFERENCE, f"losses differ by {loss_difference:g}")
-        for name in (result.adapter, *(one.name for one in result.checkpoints)):
-            folder = self.root / "adapters" / (name or "-")
-            files = {file.name for file in folder.iterdir()} if folder.is_dir() else set()
-            whole = files == {*FILES, ORIGIN_FILE} and len(found.weights) == _size(folder / WEIGHTS)
-            self.check(whole, f"the adapter {name} has {sorted(files)}")
-
     def check_end(self, reference: TrainingResult) -> None:
         """Check that each fine-tune was cancelled or ended like the undisturbed one.
 
@@ -229,11 +208,26 @@ class Tuning(Crew):
             self.count += 1
             self.attempts += len(one.attempt_paths())
             result = one.result
-            if result and result.status == "succeeded":
-                self._check_succeeded(one, result, reference)
-            else:
+            if not result or result.status != "succeeded":
                 is_ok = result is not None and result.status == "cancelled"
                 self.check(is_ok, f"{one.status}: {result and result.error}")
+                continue
+            found = self.read_result(one)
+            is_ok = found.steps == reference.steps
+            self.check(is_ok, f"{found.steps} steps, not {reference.steps}")
+            difference = found.distance(reference)
+            self.loss_difference = max(self.loss_difference, difference)
+            self.check(difference < MAX_LOSS_DIFFERENCE, f"losses differ by {difference:g}")
+            for name in (result.adapter, *(each.name for each in result.checkpoints)):
+                folder = self.root / "adapters" / (name or "-")
+                sizes = (
+                    {file.name: file.stat().st_size for file in folder.iterdir()}
+                    if folder.is_dir()
+                    else {}
+                )
+                is_whole = sizes.keys() == {*FILES, ORIGIN_FILE}
+                is_whole = is_whole and sizes[WEIGHTS] == len(found.weights)
+                self.check(is_whole, f"the adapter {name} has {sorted(sizes)}")
         left = [one.pid for one in self.find_trainers()]
         self.check(not left, f"processes are left: {left}")
         results = [result for one in self.list_fine_tunes() if (result := one.result)]
@@ -243,10 +237,6 @@ class Tuning(Crew):
         existing = {path.name for path in adapters.iterdir()} if adapters.is_dir() else set()
         wrong = existing ^ {name for name in expected if name}
         self.check(not wrong, f"adapters too many or missing: {sorted(wrong)}")
-
-
-def _size(path: Path) -> int:
-    return path.stat().st_size if path.exists() else 0
 
 
 @asynccontextmanager

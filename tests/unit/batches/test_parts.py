@@ -26,7 +26,7 @@ from worker.errors import VolumeError
 from worker.volume import Volume
 from worker.volume.durable import write_durably
 
-COUNT = 4
+COUNT = 3
 NOTHING, ANSWER, ERROR = LineCounts(), LineCounts(1, 0, 3, 2), LineCounts(0, 1, 3, 2)
 
 
@@ -107,8 +107,8 @@ def test_lines_in_blocks_that_were_never_written_are_ignored(
         assert count_shard(tmp_path).finished == count
 
 
-@pytest.mark.parametrize("tail_bytes", [1, 7, 65_536])
-@pytest.mark.parametrize("size", [0, 1, 100, 200_000])
+@pytest.mark.parametrize("tail_bytes", [1, 65_536])
+@pytest.mark.parametrize("size", [0, 100, 200_000])
 async def test_counts_are_found_in_the_last_line_however_long_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tail_bytes: int, size: int
 ) -> None:
@@ -123,12 +123,12 @@ async def test_counts_are_found_in_the_last_line_however_long_it_is(
     assert count_shard(tmp_path) == ANSWER
 
 
-async def test_counts_of_the_next_attempt_include_those_of_earlier_ones(tmp_path: Path) -> None:
+async def test_counts_of_the_next_owner_include_those_of_earlier_ones(tmp_path: Path) -> None:
     await write_part(tmp_path, "a", {1: ANSWER, 2: ERROR})
     earlier = read_finished_lines(tmp_path, shard=0)
     await write_part(tmp_path, "b", {3: ANSWER}, total_counts(earlier))
     assert count_shard(tmp_path) == LineCounts(2, 1, 9, 6)
-    # The first attempt was only frozen, and also answers the line.
+    # The first owner was only frozen, and also answers the line.
     await write_part(tmp_path, "c", {3: ANSWER}, total_counts(earlier))
     finished = read_finished_lines(tmp_path)
     assert count_shard(tmp_path) == total_counts(finished) == LineCounts(2, 1, 9, 6)
@@ -136,7 +136,7 @@ async def test_counts_of_the_next_attempt_include_those_of_earlier_ones(tmp_path
     assert read_finished_lines(tmp_path, shard=1) == {}
 
 
-async def test_an_answer_overrides_errors_of_other_attempts(tmp_path: Path) -> None:
+async def test_an_answer_overrides_errors_of_other_owners(tmp_path: Path) -> None:
     for owner in ("a", "c"):
         await write_part(tmp_path, owner, {1: ERROR})
     await write_part(tmp_path, "b", {1: ANSWER})

@@ -147,19 +147,6 @@ async def test_cancelling_a_batch_that_is_ending_changes_nothing(batch_worker: B
         batch.cancel()
 
 
-async def test_a_cancelled_batch_is_not_ended_while_a_worker_may_have_its_lease(
-    batch_worker: BatchWorker,
-) -> None:
-    batch = await batch_worker.interrupted_batch()
-    lease = leave_lease(batch, "shard-0")
-    batch.cancel()
-    batch_worker.batches.end_if_due(batch)
-    assert not batch.has_ended()
-    make_stale(lease)
-    batch_worker.batches.end_if_due(batch)
-    assert status_of(batch) == "cancelled"
-
-
 async def test_a_runner_waits_for_another_runners_lines_before_it_ends_a_batch(
     batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

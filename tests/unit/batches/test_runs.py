@@ -278,7 +278,7 @@ async def test_lines_leave_capacity_for_other_requests(
         if isinstance(body, dict)
     ]
     repeated = {name for index, name in enumerate(prompts) if name in prompts[:index]}
-    # The oldest lines stay, and the same attempt restarts the others.
+    # The oldest lines stay, and the same owner restarts the others.
     assert repeated
     assert "c0" not in repeated
     assert len([*batch_worker.only_batch().parts_directory.glob("*.jsonl")]) == 1

@@ -5,7 +5,6 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from support.processes.background import HUNG_S, poll_until, wait_until
+from support.processes.background import poll_until
 
 from worker import masking
 from worker.fine_tunes import child as module
@@ -115,29 +114,6 @@ async def test_the_process_may_use_all_cores_at_a_low_priority() -> None:
             assert os.getpriority(os.PRIO_PROCESS, child.pid) == NICENESS
     finally:
         os.sched_setaffinity(0, affinity)
-
-
-def test_the_process_does_not_outlive_a_killed_worker(tmp_path: Path) -> None:
-    """The process ignores SIGTERM, like a trainer that has begun its steps."""
-    ignore = "import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    child_script = f"{ignore}; open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
-    script = f"""
-import asyncio, sys
-from worker.fine_tunes.child import TrainerProcess
-async def main():
-    child = await TrainerProcess.start((sys.executable, "-c", {child_script!r}), low_priority=False)
-    await child.wait()
-asyncio.run(main())
-"""
-    environ, pid = {**os.environ, "PYTHONPATH": str(SOURCES)}, tmp_path / "pid"
-    worker = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=environ)
-    try:
-        wait_until(lambda: pid.exists() and pid.read_text())
-        child = psutil.Process(int(pid.read_text()))
-    finally:
-        worker.kill()
-        worker.wait()
-    child.wait(HUNG_S)
 
 
 async def test_a_cancelled_start_leaves_no_process() -> None:

@@ -1,16 +1,13 @@
-"""Events and result files of fine-tunes."""
+"""Events of fine-tunes, merged from all attempts."""
 
-import csv
 from typing import Any
 
 import pytest
 from support.fine_tunes import eval_loss_event, loss_event, write_events
 
-from worker.fine_tunes import publish
 from worker.fine_tunes.events import metrics_by_step
-from worker.fine_tunes.record import FailureReason, FineTune, FineTuneResult, FineTunes
+from worker.fine_tunes.record import FailureReason, FineTune, FineTuneResult
 from worker.fine_tunes.spec import ATTEMPTS_DIR, Event
-from worker.volume.adapters import FILES
 
 CRASHED = FailureReason(code="crashed", message="No memory.")
 
@@ -99,38 +96,3 @@ def test_ids_and_times_of_events_increase_even_if_clocks_do_not(fine_tune: FineT
     assert times_and_ids == sorted(times_and_ids)
     assert [created_at for created_at, _ in times_and_ids] == [100, 500, 500]
     assert len({id for _, id in times_and_ids}) == 3
-
-
-# A file beyond the maximum size is left out.
-@pytest.mark.parametrize(("size", "names"), [(700_000, FILES), (1_000_001, ())])
-def test_the_table_and_the_adapter_are_written_once(
-    fine_tunes: FineTunes, fine_tune: FineTune, size: int, names: tuple[str, ...]
-) -> None:
-    contents = dict(zip(FILES, (b"{}", bytes(size)), strict=True))
-    place = fine_tune.directory / ATTEMPTS_DIR / "000001.aa" / "epochs" / "10"
-    write_events(fine_tune, [loss_event(5, 3), loss_event(10, 2), eval_loss_event(10, 2.5)])
-    place.mkdir(parents=True)
-    for name, content in contents.items():
-        (place / name).write_bytes(content)
-    first = publish.write_result_files(fine_tunes.files, fine_tune, place)
-    files = [fine_tunes.files.get(id) for id in first]
-    assert [file.filename for file in files] == ["step_metrics.csv", *names]
-    assert {file.purpose for file in files} == {"fine-tune-results"}
-    table, *others = (fine_tunes.files.content_path(file).read_bytes() for file in files)
-    assert table.startswith(b"step,train_loss,valid_loss,")
-    assert others == [contents[name] for name in names]
-    write_events(fine_tune, [loss_event(20, 1)], "000002.bb", resumed_at=15)
-    assert publish.write_result_files(fine_tunes.files, fine_tune, place) == first
-
-
-def test_the_table_has_a_row_per_step_and_empty_cells_for_missing_metrics() -> None:
-    steps = {
-        5: {"train_loss": 3.0, "learning_rate": 2e-3},
-        10: {"valid_loss": 2.5, "eval_runtime": 1.0},
-    }
-    assert list(csv.reader(publish.metrics_csv(steps).splitlines())) == [
-        ["step", "train_loss", "valid_loss", "learning_rate"],
-        ["5", "3.0", "", "0.002"],
-        ["10", "", "2.5", ""],
-    ]
-    assert publish.metrics_csv({}) == "step,train_loss,valid_loss\n"

@@ -1,5 +1,6 @@
-"""Publishing adapters: an adapter appears under its name only when it is complete."""
+"""Publishing: an adapter appears under its name only when it is complete, and result files once."""
 
+import csv
 import json
 import os
 import sys
@@ -7,19 +8,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.fine_tunes import eval_loss_event, loss_event, write_events
 from support.volume import fill, mount_disk, remount
 
 from worker.errors import VolumeError
 from worker.fine_tunes.publish import (
     checkpoint_adapter_name,
+    metrics_csv,
     preferred_adapter_name,
     publish_adapter,
     release_adapter_name,
     reserve_adapter_name,
+    write_result_files,
 )
-from worker.fine_tunes.record import StoredFineTune
+from worker.fine_tunes.record import FineTune, FineTunes, StoredFineTune
+from worker.fine_tunes.spec import ATTEMPTS_DIR
 from worker.volume.adapters import (
     CONFIG,
+    FILES,
     NAME_PATTERN,
     ORIGIN_FILE,
     WEIGHTS,
@@ -187,3 +193,38 @@ def test_publishing_on_a_full_volume_leaves_nothing(tmp_path: Path, trained_adap
         remount(disk, "ro")
         with pytest.raises(VolumeError, match="read-only"):
             reserve_adapter_name(root, "b", ID)
+
+
+# A file beyond the maximum size is left out.
+@pytest.mark.parametrize(("size", "names"), [(700_000, FILES), (1_000_001, ())])
+def test_the_table_and_the_adapter_are_written_once(
+    fine_tunes: FineTunes, fine_tune: FineTune, size: int, names: tuple[str, ...]
+) -> None:
+    contents = dict(zip(FILES, (b"{}", bytes(size)), strict=True))
+    place = fine_tune.directory / ATTEMPTS_DIR / "000001.aa" / "epochs" / "10"
+    write_events(fine_tune, [loss_event(5, 3), loss_event(10, 2), eval_loss_event(10, 2.5)])
+    place.mkdir(parents=True)
+    for name, content in contents.items():
+        (place / name).write_bytes(content)
+    first = write_result_files(fine_tunes.files, fine_tune, place)
+    files = [fine_tunes.files.get(id) for id in first]
+    assert [file.filename for file in files] == ["step_metrics.csv", *names]
+    assert {file.purpose for file in files} == {"fine-tune-results"}
+    table, *others = (fine_tunes.files.content_path(file).read_bytes() for file in files)
+    assert table.startswith(b"step,train_loss,valid_loss,")
+    assert others == [contents[name] for name in names]
+    write_events(fine_tune, [loss_event(20, 1)], "000002.bb", resumed_at=15)
+    assert write_result_files(fine_tunes.files, fine_tune, place) == first
+
+
+def test_the_table_has_a_row_per_step_and_empty_cells_for_missing_metrics() -> None:
+    steps = {
+        5: {"train_loss": 3.0, "learning_rate": 2e-3},
+        10: {"valid_loss": 2.5, "eval_runtime": 1.0},
+    }
+    assert list(csv.reader(metrics_csv(steps).splitlines())) == [
+        ["step", "train_loss", "valid_loss", "learning_rate"],
+        ["5", "3.0", "", "0.002"],
+        ["10", "", "2.5", ""],
+    ]
+    assert metrics_csv({}) == "step,train_loss,valid_loss\n"
