@@ -26,7 +26,7 @@ from worker.engine.machine import Gpu, Machine
 from worker.engine.options import Options
 from worker.engine.run.description import summary_line
 from worker.engine.run.inprocess import InProcessEngine
-from worker.engine.start import compile_key
+from worker.engine.start import launch
 from worker.logs.reader import JSONConverter
 from worker.process.memory import GIB
 from worker.settings import Settings
@@ -164,7 +164,7 @@ H100 = Gpu("NVIDIA H100 80GB HBM3", 80 * 2**30)
 
 def key(*hashes: str, on: Machine = CPU) -> str:
     configurations = [SimpleNamespace(compute_hash=partial(str, one)) for one in hashes]
-    return compile_key.compiled_code_key(configurations, on)
+    return launch.compiled_code_key(configurations, on)
 
 
 def test_a_compile_key_is_readable_and_a_valid_file_name() -> None:
@@ -184,7 +184,7 @@ def test_everything_that_affects_compiled_code_changes_the_key(
     monkeypatch.setenv("VLLM_USE_AOT_COMPILE", "0")
     keys.append(key("a"))
     # Keys from the models alone, before the configurations are read.
-    keys += [compile_key.model_info_cache_key(models) for models in (["a"], ["b"], ["a", "b"])]
+    keys += [launch.model_info_cache_key(models) for models in (["a"], ["b"], ["a", "b"])]
     assert len(set(keys)) == len(keys)
 
 
@@ -192,7 +192,7 @@ def test_cpus_with_different_features_have_different_keys(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     cpus = tmp_path / "cpuinfo"
-    monkeypatch.setattr(compile_key, "CPU_INFO", cpus)
+    monkeypatch.setattr(launch, "CPU_INFO", cpus)
     keys = []
     for line in ("flags\t\t: fpu avx2", "flags\t\t: fpu avx512f", "Features\t: asimd sve"):
         cpus.write_text(f"processor\t: 0\ncpu MHz\t\t: {len(line)}\n{line}\n")

@@ -7,19 +7,28 @@ event loop in a separate thread.
 
 import asyncio
 import contextlib
+import hashlib
+import json
 import logging
+import platform
+import re
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
+import torch
 import uvloop
+import vllm
+import vllm.envs
 
 from worker.asgi import ResponseHead
 from worker.engine import Engines
 from worker.engine.arguments import EngineArguments
+from worker.engine.machine import Machine
 from worker.engine.run.core import Core
 from worker.engine.run.description import chosen_defaults, summary_line
 from worker.engine.run.generation import example_input
@@ -27,7 +36,6 @@ from worker.engine.run.inprocess import InProcessEngine, UnservedModel
 from worker.engine.run.requests import media
 from worker.engine.seam.imports import inspect_in_forks
 from worker.engine.start import Start, checks, cores
-from worker.engine.start.compile_key import compiled_code_key, model_info_cache_key
 from worker.engine.start.configuring import configure_engine
 from worker.engine.start.parsers import parser_hints
 from worker.engine.start.refusals import explain_start_errors
@@ -42,6 +50,9 @@ log = logging.getLogger("worker")
 
 # Seconds that the event loop may take to stop an engine's processes.
 CLOSE_TIMEOUT_S = 15.0
+CPU_INFO = Path("/proc/cpuinfo")
+# The /proc/cpuinfo fields with a processor's features, on x86 and on Arm.
+_FEATURE_FIELDS = ("flags", "Features")
 
 
 @contextlib.contextmanager
@@ -124,6 +135,46 @@ def launch_without_engine(start: Start, _: Sequence[str] = ()) -> Iterator[Engin
         base_model = UnservedModel(arguments, start.settings.base_path, loop)
         log.info("model: %s: this worker only trains adapters", arguments.model_name)
         yield Engines(base_model=base_model)
+
+
+def model_info_cache_key(models: Sequence[str]) -> str:
+    """Return the key of the information about model classes that vLLM needs to configure models."""
+    return _build_key_name([], [platform.python_version(), *models])
+
+
+def compiled_code_key(configurations: Sequence[Any], machine: Machine) -> str:
+    """Return the cache key for the code that is compiled for engines.
+
+    ``configurations`` are vLLM's, before an engine starts. The key covers the same data as the
+    hashes of vLLM's own cache. That includes the model's path, so the same model in another
+    directory has another key.
+    """
+    gpus = [gpu.name for gpu in machine.gpus]
+    devices = f"{len(gpus)}x-{'-'.join(dict.fromkeys(gpus))}" if gpus else "cpu"
+    features = ""
+    # Code for a CPU is compiled for its exact features; on a GPU the CPU doesn't matter.
+    if machine.cpu and CPU_INFO.is_file():
+        lines = (line.partition(":") for line in CPU_INFO.read_text().splitlines())
+        # All processors of a machine have the same features.
+        features = next(
+            (text.strip() for name, _, text in lines if name.strip() in _FEATURE_FIELDS), ""
+        )
+    variables = vllm.envs.compile_factors()
+    return _build_key_name(
+        [f"torch-{torch.__version__}", devices],
+        [
+            platform.python_version(),
+            features,
+            json.dumps(variables, sort_keys=True, default=str),
+            *(configuration.compute_hash() for configuration in configurations),
+        ],
+    )
+
+
+def _build_key_name(readable: Sequence[str], hashed: Sequence[str]) -> str:
+    words = [f"vllm-{vllm.__version__}", *readable]
+    digest = hashlib.sha256(json.dumps([*words, *hashed]).encode()).hexdigest()[:16]
+    return "_".join([*(re.sub(r"[^\w.+-]+", "-", word) for word in words), digest])
 
 
 def _start_core_or_fallback(
