@@ -10,7 +10,7 @@ from typing import Any
 from worker.engine.arguments import EngineArguments
 from worker.engine.cache_plan import KvCachePlan, gpu_batch_defaults, plan_kv_cache
 from worker.engine.machine import Gpu
-from worker.engine.model_config import ModelShape, architectures_in, read_model_shape
+from worker.engine.model_config import ModelShape, architectures_in, read_config, read_model_shape
 from worker.engine.options.automatic import choose_tensor_parallel_size
 from worker.errors import StartFailed
 from worker.store import Snapshot
@@ -26,11 +26,10 @@ class Candidate:
         default_factory=dict, compare=False, repr=False
     )
 
-    @property
+    @cached_property
     def config(self) -> Mapping[str, Any]:
-        """The model's config.json, with the operator's overrides."""
-        overrides = self.engine.vllm_args.hf_overrides
-        return {**self.snapshot.config, **(overrides if isinstance(overrides, Mapping) else {})}
+        """The config.json that vLLM reads, with the operator's overrides."""
+        return read_config(self.engine.vllm_args)
 
     @property
     def architectures(self) -> list[str]:

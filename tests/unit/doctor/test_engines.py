@@ -97,6 +97,10 @@ def test_the_quantisation_of_a_checkpoint_is_reported() -> None:
     model = candidate(config=llama(quantization_config={"quant_method": "fp8"}))
     assert only_finding(engines.report_quantization(model)).text == "fp8"
     assert [*engines.report_quantization(candidate())] == []
+    # vLLM reads another configuration than the model's own.
+    other = str(write_config(llama(quantization_config={"quant_method": "awq"})))
+    model = candidate(HF_CONFIG_PATH=other)
+    assert only_finding(engines.report_quantization(model)).text == "awq"
 
 
 def snapshot_to_download(size: int, place: Path) -> Snapshot:
