@@ -14,7 +14,7 @@ from typing import Any
 
 from worker.doctor.candidate import Candidate
 from worker.doctor.findings import Finding, Level, readable_size
-from worker.doctor.lookups import Lookups, report_part
+from worker.doctor.lookups import Lookups
 from worker.doctor.memory import GpuJudge, check_memory
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import engine_ram_limit
@@ -200,6 +200,22 @@ def _refusal_finding(
         return Finding(Level.FAIL, topic, text, change)
     text = f"unknown without the GPU, on which vLLM may accept it: {text}"
     return Finding(Level.UNKNOWN, topic, text)
+
+
+def report_part(artifact: Artifact, result: Snapshot | Finding, engine: EngineArguments) -> Finding:
+    topic = "draft model" if artifact.kind is ArtifactKind.MODEL else artifact.kind
+    # A finding names an adapter as the setting does, and other artifacts by the setting's name.
+    names = {module.path: module.name for module in engine.vllm_args.lora_modules or ()}
+    name = names.get(artifact.model, artifact.setting)
+    if isinstance(result, Finding):
+        return Finding(result.level, topic, f"{name}: {result.text}", result.change)
+    if result.refusal:
+        text = f"{name}: {result.refusal.problem}"
+        return Finding(Level.FAIL, topic, text, result.refusal.remedy)
+    where = {Origin.DIRECTORY: "is a directory", Origin.DOWNLOAD: "is on the hub"}.get(
+        result.origin, f"was found in the {result.origin}"
+    )
+    return Finding(Level.OK, topic, f"{name}: {artifact.model} {where}")
 
 
 def report_origin(snapshot: Snapshot) -> Iterator[Finding]:

@@ -9,7 +9,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from worker.doctor.findings import Finding, Level
-from worker.engine.arguments import EngineArguments
 from worker.engine.start.artifacts import (
     artifacts_in_settings,
     is_searched_by_store,
@@ -17,7 +16,7 @@ from worker.engine.start.artifacts import (
 )
 from worker.settings.environment import process_environ
 from worker.settings.sources import RawSettings
-from worker.store import ACCESS_REASONS, Artifact, ArtifactKind, ModelUnavailable, Origin, Snapshot
+from worker.store import ACCESS_REASONS, Artifact, ModelUnavailable, Snapshot
 from worker.store.hub import find_snapshot
 
 # Seconds that the look-up of an artifact may take, about as long as the import of vLLM.
@@ -69,19 +68,3 @@ class Lookups:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
             return Finding(Level.FAIL, "model", f"{artifact.model} can't be read: {reason}")
-
-
-def report_part(artifact: Artifact, result: Snapshot | Finding, engine: EngineArguments) -> Finding:
-    topic = "draft model" if artifact.kind is ArtifactKind.MODEL else artifact.kind
-    # A finding names an adapter as the setting does, and other artifacts by the setting's name.
-    names = {module.path: module.name for module in engine.vllm_args.lora_modules or ()}
-    name = names.get(artifact.model, artifact.setting)
-    if isinstance(result, Finding):
-        return Finding(result.level, topic, f"{name}: {result.text}", result.change)
-    if result.refusal:
-        text = f"{name}: {result.refusal.problem}"
-        return Finding(Level.FAIL, topic, text, result.refusal.remedy)
-    where = {Origin.DIRECTORY: "is a directory", Origin.DOWNLOAD: "is on the hub"}.get(
-        result.origin, f"was found in the {result.origin}"
-    )
-    return Finding(Level.OK, topic, f"{name}: {artifact.model} {where}")

@@ -7,8 +7,9 @@ import pytest
 from huggingface_hub import constants
 from support.doctor import CPU, arguments
 
+from worker.doctor.engines import report_part
 from worker.doctor.findings import Finding, Level
-from worker.doctor.lookups import Lookups, report_part
+from worker.doctor.lookups import Lookups
 from worker.engine.start.artifacts import artifacts_in_arguments
 from worker.settings.sources import RawSettings
 from worker.store import Artifact, Origin, Snapshot
