@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
@@ -111,7 +111,19 @@ def gather_settings(environ: Mapping[str, str], baked_file: Path = BAKED_MODEL_F
         mistakes.append(
             Mistake(EXTRA_ARGS, redact_command_line(line), str(error), EXTRA_ARGS_EXAMPLE)
         )
-    for source, variables in _iter_sources(environ, extra_args, baked_file, mistakes):
+    # Each source's file and variables, least precedence first; None is for the environment.
+    sources: list[tuple[Path | None, Mapping[str, str]]] = []
+    config_name = environ.get(CONFIG_FILE, "").strip()
+    config_file = Path(config_name) if config_name else DEFAULT_CONFIG_FILE
+    if config_name or config_file.is_file():
+        with collect_mistakes(mistakes):
+            sources.append((config_file, _parse_settings_file(CONFIG_FILE, config_file)))
+    if baked_file.is_file():
+        with collect_mistakes(mistakes):
+            baked = _parse_settings_file(str(baked_file), baked_file)
+            sources.append((baked_file, _drop_other_model_settings(environ, extra_args, baked)))
+    sources.append((None, environ))
+    for source, variables in sources:
         for name, (spelling, value) in _index_by_canonical_name(variables, mistakes).items():
             values[name], spellings[name] = value, spelling
             files.pop(name, None)
@@ -120,26 +132,6 @@ def gather_settings(environ: Mapping[str, str], baked_file: Path = BAKED_MODEL_F
     for prefix in ("", EMBEDDER_PREFIX):
         mistakes += _merge_speculative_variables(prefix, values, spellings)
     return RawSettings(values, spellings, files, extra_args, tuple(mistakes))
-
-
-def _iter_sources(
-    environ: Mapping[str, str], extra_args: Sequence[str], baked: Path, mistakes: list[Mistake]
-) -> Iterator[tuple[Path | None, Mapping[str, str]]]:
-    """Yield each source's file (None for the environment) and variables, least precedence first."""
-    config_name = environ.get(CONFIG_FILE, "").strip()
-    config = Path(config_name) if config_name else DEFAULT_CONFIG_FILE
-    if config_name or config.is_file():
-        with collect_mistakes(mistakes):
-            yield config, _parse_settings_file(CONFIG_FILE, config)
-    if baked.is_file():
-        with collect_mistakes(mistakes):
-            yield (
-                baked,
-                _drop_other_model_settings(
-                    environ, extra_args, _parse_settings_file(str(baked), baked)
-                ),
-            )
-    yield None, environ
 
 
 def _drop_other_model_settings(
