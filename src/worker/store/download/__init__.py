@@ -99,10 +99,9 @@ class _Download:
         ]
         self._folder = [*existing, repository_folder(cache, artifact.model)][0]
         self._meter = ProgressMeter(str(artifact))
-        self._logged_at = 0.0
 
     def run(self) -> ArtifactLocation:
-        leases = LeaseDirectory(self._folder / STATE_FOLDER)
+        leases, logged_at = LeaseDirectory(self._folder / STATE_FOLDER), 0.0
         try:
             with hub.translate_errors(self._artifact):
                 while True:
@@ -112,7 +111,15 @@ class _Download:
                     ):
                         if lease:
                             return self._download(lease.lost)
-                    self._wait_for_other_worker(leases)
+                    # Another worker holds the lease, or this one has just lost it.
+                    claim = leases.poll_claim()
+                    if claim and time.monotonic() - logged_at > ProgressMeter.INTERVAL_S:
+                        logged_at = time.monotonic()
+                        sizes = f"{format_size(claim.done)} of {format_size(claim.total)}"
+                        progress = sizes if claim.total else "beginning"
+                        text = "%s: another worker is downloading it: %s"
+                        log.info(text, self._artifact, progress)
+                    time.sleep(POLL_S)
                     location = resolve_on_disk(self._artifact, self._places)
                     if isinstance(location, ArtifactLocation) and not self._refresh:
                         return replace(location, skipped=self._skipped)
@@ -122,16 +129,6 @@ class _Download:
                 for path in (self._folder / STATE_FOLDER, self._folder, self._folder.parent):
                     path.rmdir()
             raise
-
-    def _wait_for_other_worker(self, leases: LeaseDirectory) -> None:
-        """Read the other worker's lease, log its progress occasionally, and sleep briefly."""
-        claim = leases.poll_claim()
-        if claim and time.monotonic() - self._logged_at > ProgressMeter.INTERVAL_S:
-            self._logged_at = time.monotonic()
-            sizes = f"{format_size(claim.done)} of {format_size(claim.total)}"
-            progress = sizes if claim.total else "beginning"
-            log.info("%s: another worker is downloading it: %s", self._artifact, progress)
-        time.sleep(POLL_S)
 
     def _download(self, lost: threading.Event) -> ArtifactLocation:
         """Download as the lease's holder, unless the previous holder has completed the download."""
@@ -193,19 +190,7 @@ class _Download:
         if missing_names or not files.has_required_files(names, self._artifact):
             raise ModelUnavailable(self._artifact, Reason.NO_FILES, ", ".join(missing_names[:3]))
         needed = [listing.files[name] for name in names]
-        self._check_disk_space(needed, transfer)
-        self._download_concurrently(transfer, needed)
 
-        # With a manifest and a branch, workers need no query to the hub. Write the branch last: it
-        # must refer to a complete commit even if this process is killed.
-        sizes = {name: file.size for name, file in listing.files.items()}
-        manifest.write(self._folder, listing.commit, sizes)
-        revision = self._artifact.revision or DEFAULT_REVISION
-        if revision != listing.commit:
-            durable.write_file(self._folder / "refs" / revision, listing.commit.encode())
-        transfer.remove_partials()
-
-    def _check_disk_space(self, needed: Sequence[File], transfer: CommitDownloader) -> None:
         missing = sum(file.size - transfer.stored_bytes(file) for file in needed)
         cache = self._folder.parent
         total, _, free = shutil.disk_usage(cache)
@@ -216,6 +201,16 @@ class _Download:
             is_full = missing <= total and is_on_container_disk(cache)
             reason = Reason.FULL_DISK if is_full else Reason.NO_SPACE
             raise ModelUnavailable(self._artifact, reason, text)
+
+        self._download_concurrently(transfer, needed)
+        # With a manifest and a branch, workers need no query to the hub. Write the branch last: it
+        # must refer to a complete commit even if this process is killed.
+        sizes_by_name = {name: file.size for name, file in listing.files.items()}
+        manifest.write(self._folder, listing.commit, sizes_by_name)
+        revision = self._artifact.revision or DEFAULT_REVISION
+        if revision != listing.commit:
+            durable.write_file(self._folder / "refs" / revision, listing.commit.encode())
+        transfer.remove_partials()
 
     def _download_concurrently(self, transfer: CommitDownloader, needed: Sequence[File]) -> None:
         """Download files concurrently, the largest first; the first failure stops the others."""
