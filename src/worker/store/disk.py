@@ -90,9 +90,9 @@ def find_wrong_kind(
     """
     kind, wrong = artifact.kind, None
     if kind is ArtifactKind.TOKENIZER and not files.has_required_files(names, artifact):
-        wrong = Reason.NO_TOKENIZER, ""
+        wrong = Reason.NOT_A_TOKENIZER, ""
     elif kind is ArtifactKind.ADAPTER and ADAPTER_CONFIG not in names:
-        wrong = Reason.NO_ADAPTER, ""
+        wrong = Reason.NOT_AN_ADAPTER, ""
     elif kind is not ArtifactKind.MODEL or files.MODEL_CONFIGS & {*names}:
         pass
     elif ADAPTER_CONFIG in names:

@@ -61,11 +61,11 @@ class Reason(Enum):
         "copy the whole model again, set {setting} to another one, or LOAD_FORMAT to the format "
         "of its weights",
     )
-    NO_TOKENIZER = (
+    NOT_A_TOKENIZER = (
         "there are no files of a tokenizer",
         "copy the whole model again, or set {setting} to a model with the same tokenizer",
     )
-    NO_ADAPTER = (
+    NOT_AN_ADAPTER = (
         "there is no adapter_config.json, so this is not an adapter",
         "set {setting} to the directory or repository of an adapter",
     )

@@ -77,8 +77,8 @@ def test_an_index_needs_a_map_of_the_weights(tmp_path: Path) -> None:
 
 def test_a_tokenizer_and_an_adapter_need_a_file_of_their_kind(tmp_path: Path) -> None:
     for kind, reason, name in (
-        (ArtifactKind.TOKENIZER, Reason.NO_TOKENIZER, "tokenizer.json"),
-        (ArtifactKind.ADAPTER, Reason.NO_ADAPTER, ADAPTER),
+        (ArtifactKind.TOKENIZER, Reason.NOT_A_TOKENIZER, "tokenizer.json"),
+        (ArtifactKind.ADAPTER, Reason.NOT_AN_ADAPTER, ADAPTER),
     ):
         assert refusal(tmp_path, kind).reason is reason
         (tmp_path / name).touch()
