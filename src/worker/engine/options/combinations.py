@@ -79,7 +79,7 @@ def check_max_model_len_not_zero(arguments: EngineArguments, _: Machine) -> Iter
         yield Mistake("MAX_MODEL_LEN", arguments.operator_options["MAX_MODEL_LEN"], advice, "4096")
 
 
-def check_directories_and_tokenizer(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
+def check_directories_and_names(arguments: EngineArguments, _: Machine) -> Iterator[Mistake]:
     """Check that the directories in options exist, and that the tokenizer's name is valid."""
     for name in ("GENERATION_CONFIG", "HF_CONFIG_PATH"):
         path = arguments.operator_options.get(name, "")

@@ -47,7 +47,7 @@ OPTION_CHECKS: tuple[Callable[[EngineArguments, Machine], Iterator[Mistake]], ..
     combinations.check_parsers,
     combinations.check_adapter_options,
     combinations.check_max_model_len_not_zero,
-    combinations.check_directories_and_tokenizer,
+    combinations.check_directories_and_names,
     combinations.check_chat_template,
     combinations.run_vllm_checks,
     combinations.check_gpu_count,
