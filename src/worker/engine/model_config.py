@@ -40,8 +40,6 @@ _UNBOUNDED_LENGTH = 2**31
 # Maximum length of a message in characters, since some messages list everything that vLLM supports.
 _MAX_MESSAGE_LENGTH = 400
 
-TRANSCRIPTION_ONLY = "the model only transcribes speech, which no route of the worker serves"
-
 
 def read_config(options: Namespace) -> dict[str, Any]:
     """Return the config.json of a model on the disk, with the operator's overrides of it."""
@@ -80,7 +78,6 @@ class ModelShape:
     default_length: int  # tokens that the model is served with by default
     max_length: int | None  # the largest that vLLM accepts; None if it accepts any
     length_key: str  # of config.json, which limits the context length; empty without a limit
-    is_served: bool  # a route of the worker can use the model
 
 
 def create_model_config(arguments: EngineArguments) -> Any:
@@ -118,7 +115,6 @@ def read_model_shape(arguments: EngineArguments, architectures: Sequence[str]) -
             default_length=config.max_model_len,
             max_length=_find_max_context_length(config),
             length_key=architecture.derived_max_model_len_and_key[1] or "",
-            is_served=can_be_served(config),
         )
     except CONFIG_ERRORS as error:
         raise StartFailed(describe_vllm_error(error)) from error
@@ -127,15 +123,16 @@ def read_model_shape(arguments: EngineArguments, architectures: Sequence[str]) -
 def create_yarn_overrides(arguments: EngineArguments, length: int) -> dict[str, Any]:
     """Return HF_OVERRIDES that extend a model's context to ``length`` tokens by YaRN.
 
-    They contain the operator's own overrides. The dictionary is empty if the model's positions are
-    not rotary, differ between layers or are scaled by other methods, and if the factor would be too
-    large. Whether the model's code reads the overrides is known only after building it.
+    They contain the operator's own overrides. The dictionary is empty if vLLM refuses the model, if
+    its positions are not rotary, differ between layers or are scaled by other methods, and if the
+    factor would be too large. Whether the model's code reads the overrides is known only after
+    building it.
     """
     try:
         config = create_model_config(arguments.with_options(max_model_len=None))
         changes = _scale_positions(config, length)
-    except CONFIG_ERRORS as error:
-        raise StartFailed(describe_vllm_error(error)) from error
+    except CONFIG_ERRORS:
+        return {}
     overrides, text_config = arguments.vllm_args.hf_overrides or {}, config.hf_text_config
     if not changes or text_config is config.hf_config:
         return {**overrides, **changes} if changes else {}
@@ -168,10 +165,6 @@ def describe_vllm_error(error: Exception) -> str:
     return replace_options_by_settings(
         shorten_to_sentences(text, _MAX_MESSAGE_LENGTH) or type(error).__name__
     )
-
-
-def can_be_served(config: Any) -> bool:
-    return not config.registry.is_transcription_only_model(config.architectures, config)
 
 
 def _find_max_context_length(config: Any) -> int | None:

@@ -16,7 +16,6 @@ from vllm.exceptions import VLLMError
 
 from worker.engine.arguments import EngineArguments
 from worker.engine.machine import configures_for_cpu
-from worker.engine.model_config import TRANSCRIPTION_ONLY, can_be_served
 from worker.engine.run.adapters.files import check_lora_modules
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.start.steps import LOADERS
@@ -49,8 +48,8 @@ def check_config_on_any_machine(arguments: EngineArguments) -> None:
     """Check for refusals that would happen on every machine, such as broken adapters."""
     config = arguments.config
     model, backend = config.model_config, config.parallel_config.distributed_executor_backend
-    if not can_be_served(model):
-        raise StartFailed(TRANSCRIPTION_ONLY)
+    if model.registry.is_transcription_only_model(model.architectures, model):
+        raise StartFailed("the model only transcribes speech, which no route of the worker serves")
     check_lora_modules(arguments.vllm_args.lora_modules or (), config)
     # vLLM imports the required packages only when a core uses them.
     for option, packages in _REQUIRED_PACKAGES.items():
@@ -108,10 +107,10 @@ def check_config_on_cpu(arguments: EngineArguments) -> None:
 
 
 def check_tokenizer(arguments: EngineArguments) -> None:
-    """Check that the tokenizer has a vocabulary, and that a text survives it.
+    """Check that there is a tokenizer with a vocabulary, and that a text survives it.
 
     Without the files of its vocabulary, some classes of transformers create an empty tokenizer, and
-    others fail only when they decode the first token.
+    others fail only when they decode the first token. ``refusals`` names the files that lack.
     """
     model = arguments.config.model_config
     if model.skip_tokenizer_init:

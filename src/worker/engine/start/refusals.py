@@ -282,10 +282,9 @@ def propose_yarn(arguments: EngineArguments, length: int, gpu: Gpu | None = None
     for which a start is simulated.
     """
     names = architectures_in(read_config(arguments.vllm_args))
+    if not (overrides := create_yarn_overrides(arguments, length)):
+        return ""
     with contextlib.suppress(StartFailed):
-        overrides = create_yarn_overrides(arguments, length)
-        if not overrides:
-            return ""
         plan = plan_kv_cache(arguments.with_options(hf_overrides=overrides), names, 1, gpu)
         if plan.rope_factors and plan.default_context_length >= length:
             # Without spaces, the value is not broken into lines.
