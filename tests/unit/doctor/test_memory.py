@@ -125,11 +125,9 @@ def test_the_size_of_weights_depends_on_the_type_that_they_are_loaded_in(
     low: int,
     high: int,
 ) -> None:
-    model = candidate(
-        ONE if "DATA_PARALLEL_SIZE" not in settings else TWO_RTX_4090, DTYPE=dtype, **settings
-    )
-    snapshot = replace(model.snapshot, tensors=tensors, config=config or model.config)
-    changed = replace(model, snapshot=snapshot)
+    machine = TWO_RTX_4090 if "DATA_PARALLEL_SIZE" in settings else ONE
+    model = candidate(machine, config or configs.LLAMA_3_1_8B, DTYPE=dtype, **settings)
+    changed = replace(model, snapshot=replace(model.snapshot, tensors=tensors))
     assert estimate_weight_bytes(changed, cache_plan(dtype)) == SizeRange(low, high)
 
 
