@@ -9,24 +9,92 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import aiohttp
 import pytest
+import yaml
 from support import ROOT
 from support.hub.downloads import hub_with
 from support.hub.server import Hub, Repository
+from support.models.configs import copy_model
+from support.models.damaged import copy_damaged
+from support.models.minilm import MODEL as EMBEDDER
 from support.pages import table_row
 from support.processes.background import HUNG_S, BackgroundProcess, start_command, wait_until
-from support.processes.commands import HOME, SCRIPT
-from support.tables.failed_starts import FAULTS, MISTAKES, FailedStartRow, write_models
-from support.tables.planted_mistakes import SECRET
+from support.processes.commands import DEMO, HOME, SCRIPT
+from support.tables.planted_mistakes import FILES, SECRET
 
 from emulator import Emulator, Options
 
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 # Seconds between two requests of a caller that polls.
 POLL_S = 0.05
+
+
+# The rows are in failed_starts.yaml. ``<folder>`` in a value is replaced with the directory that
+# ``write_models`` fills.
+
+
+class FailedStartRow(NamedTuple):
+    """A startup that fails; ``hub``: whether the worker downloads from a hub on loopback."""
+
+    mistake: str
+    settings: dict[str, str]
+    named_settings: tuple[str, ...]
+    hub: bool = False
+
+
+_DATA = yaml.safe_load(Path(__file__).with_name("failed_starts.yaml").read_text())
+
+
+def _row(
+    done: str, named: str, changes: dict[str, str | None], *, hub: bool = False
+) -> FailedStartRow:
+    settings = {"MODEL_NAME": "<folder>/demo", **changes}
+    return FailedStartRow(
+        done, {name: value for name, value in settings.items() if value}, (named,), hub
+    )
+
+
+def _damage_rows(setting: str, prefix: str = "") -> Iterator[FailedStartRow]:
+    for damage, words in _DATA[f"damaged {prefix or 'model'}s"].items():
+        name = f"{prefix} {damage}".strip()
+        settings = {"MODEL_NAME": "<folder>/demo", setting: f"<folder>/{_directory_name(name)}"}
+        mistake = f"{prefix}: {damage}" if prefix else damage
+        yield FailedStartRow(mistake, settings, (setting, words))
+
+
+def _directory_name(damage: str) -> str:
+    return damage.replace(" ", "-")
+
+
+MISTAKES = (
+    *(_row(done, *rest) for done, rest in _DATA["mistakes"].items()),
+    *_damage_rows("MODEL_NAME"),
+    *_damage_rows("EMBEDDING_MODEL_NAME", "embedder"),
+    *(_row(done, *rest, hub=True) for done, rest in _DATA["download mistakes"].items()),
+)
+FAULTS = tuple(
+    FailedStartRow(done, {"MODEL_NAME": f"<folder>/{kind}", "TRUST_REMOTE_CODE": "1"}, ())
+    for kind, (done, _) in _DATA["faults"].items()
+)
+
+
+def write_models(folder: Path) -> None:
+    """Write the models and files that the rows need."""
+    for name, content in FILES.items():
+        (folder / name).write_text(content)
+    copy_model(DEMO, folder / "demo")
+    for damage in _DATA["damaged models"]:
+        copy_damaged(DEMO, folder / _directory_name(damage), damage)
+    for damage in _DATA["damaged embedders"]:
+        copy_damaged(EMBEDDER, folder / _directory_name(f"embedder {damage}"), damage)
+    for kind, (_, raised) in _DATA["faults"].items():
+        code = {"AutoConfig": "configuration_foo.FooConfig"}
+        copy_model(DEMO, folder / kind, auto_map=code, model_type="foo")
+        raising = f"import transformers\nraise RuntimeError({raised!r})\nclass FooConfig: ...\n"
+        (folder / kind / "configuration_foo.py").write_text(raising)
 
 
 @dataclass(frozen=True)
