@@ -3,15 +3,14 @@
 import json
 import os
 import random
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from huggingface_hub import constants
 
-from support.hub.server import Hub, blob_id, commit_id, hub, relative_paths
+from support.hub.server import Hub, blob_id, commit_id, relative_paths
 from worker.store import (
     Artifact,
     ArtifactLocation,
@@ -129,17 +128,6 @@ class HubAndVolume(NamedTuple):
             path = self.source / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(f"content of {name}")
-
-
-@contextmanager
-def hub_and_volume(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubAndVolume]:
-    """Run a hub with a repository, next to an empty volume; downloads are retried after 10 ms."""
-    isolate_hub_library(folder, monkeypatch)
-    monkeypatch.setattr("worker.store.hub.MAX_PAUSES_S", (0.01, 0.01, 0.01))
-    source = make_model(folder / "source")
-    with hub() as running:
-        running.add(NAME, source)
-        yield HubAndVolume(running, source, Places(folder / "volume", folder / "platform"))
 
 
 def assert_same_content(location: ArtifactLocation, source: Path) -> None:

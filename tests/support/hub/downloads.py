@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shutil
-import signal
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from support.hub.server import Hub, hub
-from support.processes.background import BackgroundProcess, pids_with_variable, wait_until
+from support.processes.background import wait_until
 from support.processes.commands import HANDLER, HOME, CompletedCommand, run_command
 from worker.store import Artifact, ArtifactLocation, Places, UnlocatedArtifact, resolve_on_disk
 from worker.store.files import INDEX
@@ -117,12 +116,3 @@ def slow_down(served: Hub, source: Path) -> None:
     served.throttle = SLOW_RATE
     wait_until(lambda: bytes_sent(served) > repository_size(source) / 4)
     served.throttle = TRICKLE_RATE
-
-
-def assert_sigterm_stops(worker: BackgroundProcess, base: Path) -> None:
-    """Check that SIGTERM stops a download, and leaves neither leases nor processes."""
-    worker.process.send_signal(signal.SIGTERM)
-    assert worker.wait_for_exit() == 128 + signal.SIGTERM, worker.output
-    assert "Traceback" not in worker.output
-    assert leases(base) == []
-    assert pids_with_variable("BASE_PATH", str(base)) == []

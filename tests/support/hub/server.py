@@ -43,10 +43,54 @@ class SentRange:
     end: int
 
 
-@dataclass
-class Files:
-    """The ranges of files that were sent, and faults for further responses."""
+# Tokens of a user who may read everything, and of a user without access to gated repositories.
+MEMBER = "hf_member"
+STRANGER = "hf_stranger"
 
+# Files of at least this many bytes, or of these types, are in the hub's large file storage.
+LARGE = 10 * 1024 * 1024
+LARGE_TYPES = (".safetensors", ".bin", ".pt", ".gguf")
+
+INVALID_TOKEN = "Invalid credentials in Authorization header"
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass
+class Repository:
+    """A model: a directory for each revision, and its access restrictions."""
+
+    revisions: dict[str, Path]
+    gated: bool = False
+    private: bool = False
+
+    def find(self, revision: str) -> Path:
+        commits = {commit_id(folder): folder for folder in self.revisions.values()}
+        folder = self.revisions.get(revision) or commits.get(revision)
+        return folder or refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+
+
+@dataclass
+class Hub:
+    """A running hub: its repositories, what it received and sent, and its faults."""
+
+    repositories: dict[str, Repository] = field(default_factory=dict)
+    # Method, path and requested range.
+    requests: list[tuple[str, str, str]] = field(default_factory=list)
+    # The status of the response to every request; None for regular responses.
+    status: int | None = None
+    # Statuses of the responses to the next requests, one each.
+    next_statuses: list[int] = field(default_factory=list)
+    # New names of models by their old names.
+    new_names: dict[str, str] = field(default_factory=dict)
+    # Large files are on another host, which must not receive a token.
+    redirects_large_files: bool = False
+    # The token of each request to that host.
+    tokens_on_other_host: list[str | None] = field(default_factory=list)
+    # No request is answered while this is set.
+    hangs: bool = False
+    endpoint: str = ""
+    # The ranges of files that were sent.
     sent_ranges: list[SentRange] = field(default_factory=list)
     # Bytes per second, for all connections together.
     throttle: float | None = None
@@ -65,6 +109,104 @@ class Files:
     ignores_ranges: bool = False
     # Time at which the throttled connection is free again, on the monotonic clock.
     _free_at: float = 0.0
+
+    def add(self, name: str, folder: Path, **guarded: bool) -> Repository:
+        """Serve a directory as the main branch of a model."""
+        self.repositories[name] = Repository({"main": folder}, **guarded)
+        return self.repositories[name]
+
+    def clear(self) -> None:
+        """Forget all requests and sent files."""
+        self.requests.clear()
+        self.sent_ranges.clear()
+        self.tokens_on_other_host.clear()
+
+    def app(self) -> web.Application:
+        app = web.Application(middlewares=[self._fail])
+        model = "/api/models/{owner}/{name}"
+        app.router.add_get(model, self._info)
+        app.router.add_get(model + "/revision/{revision}", self._info)
+        app.router.add_get(model + "/tree/{revision}", self._tree)
+        app.router.add_get("/{owner}/{name}/resolve/{revision}/{path:.+}", self._file)
+        app.router.add_get("/elsewhere/{owner}/{name}/{revision}/{path:.+}", self._other_host_file)
+        return app
+
+    @web.middleware
+    async def _fail(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        self.requests.append((request.method, request.path, request.headers.get("Range", "")))
+        while self.hangs:
+            await asyncio.sleep(0.05)
+        if self.status:
+            return web.Response(status=self.status)
+        if self.next_statuses:
+            # The client library waits one second longer than this.
+            return web.Response(status=self.next_statuses.pop(0), headers={"Retry-After": "0"})
+        if address := self._new_address(request.path_qs):
+            return web.Response(status=307, headers={"Location": address})
+        return await handler(request)
+
+    def _new_address(self, address: str) -> str | None:
+        for old, new in self.new_names.items():
+            for root in ("/api/models/", "/"):
+                if re.match(f"{root}{re.escape(old)}(?=[/?]|$)", address):
+                    return address.replace(f"{root}{old}", f"{root}{new}", 1)
+        return None
+
+    def _repository(self, request: web.Request) -> Repository:
+        token = bearer(request)
+        if token not in (None, MEMBER, STRANGER):
+            refuse(401, None, INVALID_TOKEN)
+        repository = self.repositories.get(full_name(request))
+        if repository is None or (repository.private and token != MEMBER):
+            # Anonymous callers can't find out whether the repository exists.
+            refuse(404 if token else 401, "RepoNotFound", "Repository not found")
+        return repository
+
+    def _folder(self, request: web.Request) -> Path:
+        return self._repository(request).find(request.match_info.get("revision", "main"))
+
+    async def _info(self, request: web.Request) -> web.StreamResponse:
+        repository, folder = self._repository(request), self._folder(request)
+        return web.json_response(
+            {
+                "id": full_name(request),
+                "modelId": full_name(request),
+                "sha": commit_id(folder),
+                "private": repository.private,
+                "gated": "auto" if repository.gated else False,
+                "siblings": [listing_entry(folder, path) for path in relative_paths(folder)],
+                "tags": [],
+            }
+        )
+
+    async def _tree(self, request: web.Request) -> web.StreamResponse:
+        folder = self._folder(request)
+        return web.json_response([listing_entry(folder, path) for path in relative_paths(folder)])
+
+    async def _file(self, request: web.Request) -> web.StreamResponse:
+        repository, folder = self._repository(request), self._folder(request)
+        token = bearer(request)
+        if repository.gated and token != MEMBER:
+            refuse(403 if token else 401, "GatedRepo", "Access to this model is restricted")
+        path = request.match_info["path"]
+        if path not in relative_paths(folder):
+            refuse(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit_id(folder)})
+        file = folder / path
+        headers = {"ETag": f'"{blob_id(file)}"', "X-Repo-Commit": commit_id(folder)}
+        if is_large(file):
+            headers["X-Linked-Etag"] = headers["ETag"]
+            headers["X-Linked-Size"] = str(file.stat().st_size)
+            if self.redirects_large_files:
+                place = f"/elsewhere/{full_name(request)}/{commit_id(folder)}/{path}"
+                address = request.url.with_host("localhost").with_path(place)
+                return web.Response(status=302, headers={**headers, "Location": str(address)})
+        return await self.send(request, full_name(request), file, headers)
+
+    async def _other_host_file(self, request: web.Request) -> web.StreamResponse:
+        self.tokens_on_other_host.append(bearer(request))
+        # The URL itself is the permission: no token is needed.
+        folder = self.repositories[full_name(request)].find(request.match_info["revision"])
+        return await self.send(request, full_name(request), folder / request.match_info["path"], {})
 
     def bytes_sent(self, repository: str, path: str) -> int:
         """Return the number of bytes sent of a file, including repeated ones."""
@@ -169,162 +311,6 @@ class Files:
         self._free_at = max(self._free_at, now - PIECE_S) + size / rate
         await asyncio.sleep(self._free_at - now)
         return size
-
-
-# Tokens of a user who may read everything, and of a user without access to gated repositories.
-MEMBER = "hf_member"
-STRANGER = "hf_stranger"
-
-# Files of at least this many bytes, or of these types, are in the hub's large file storage.
-LARGE = 10 * 1024 * 1024
-LARGE_TYPES = (".safetensors", ".bin", ".pt", ".gguf")
-
-INVALID_TOKEN = "Invalid credentials in Authorization header"
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-
-
-@dataclass
-class Repository:
-    """A model: a directory for each revision, and its access restrictions."""
-
-    revisions: dict[str, Path]
-    gated: bool = False
-    private: bool = False
-
-    def find(self, revision: str) -> Path:
-        commits = {commit_id(folder): folder for folder in self.revisions.values()}
-        folder = self.revisions.get(revision) or commits.get(revision)
-        return folder or refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
-
-
-@dataclass
-class Hub(Files):
-    """A running hub: its repositories, the requests that it received, and its faults."""
-
-    repositories: dict[str, Repository] = field(default_factory=dict)
-    # Method, path and requested range.
-    requests: list[tuple[str, str, str]] = field(default_factory=list)
-    # The status of the response to every request; None for regular responses.
-    status: int | None = None
-    # Statuses of the responses to the next requests, one each.
-    next_statuses: list[int] = field(default_factory=list)
-    # New names of models by their old names.
-    new_names: dict[str, str] = field(default_factory=dict)
-    # Large files are on another host, which must not receive a token.
-    redirects_large_files: bool = False
-    # The token of each request to that host.
-    tokens_on_other_host: list[str | None] = field(default_factory=list)
-    # No request is answered while this is set.
-    hangs: bool = False
-    endpoint: str = ""
-
-    def add(self, name: str, folder: Path, **guarded: bool) -> Repository:
-        """Serve a directory as the main branch of a model."""
-        self.repositories[name] = Repository({"main": folder}, **guarded)
-        return self.repositories[name]
-
-    def clear(self) -> None:
-        """Forget all requests and sent files."""
-        self.requests.clear()
-        self.sent_ranges.clear()
-        self.tokens_on_other_host.clear()
-
-    def app(self) -> web.Application:
-        app = web.Application(middlewares=[self._fail])
-        model = "/api/models/{owner}/{name}"
-        app.router.add_get(model, self._info)
-        app.router.add_get(model + "/revision/{revision}", self._info)
-        app.router.add_get(model + "/tree/{revision}", self._tree)
-        app.router.add_get(model + "/tree/{revision}/{path:.+}", self._tree)
-        app.router.add_post(model + "/paths-info/{revision}", self._paths)
-        app.router.add_get("/{owner}/{name}/resolve/{revision}/{path:.+}", self._file)
-        app.router.add_get("/elsewhere/{owner}/{name}/{revision}/{path:.+}", self._other_host_file)
-        return app
-
-    @web.middleware
-    async def _fail(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        self.requests.append((request.method, request.path, request.headers.get("Range", "")))
-        while self.hangs:
-            await asyncio.sleep(0.05)
-        if self.status:
-            return web.Response(status=self.status)
-        if self.next_statuses:
-            # The client library waits one second longer than this.
-            return web.Response(status=self.next_statuses.pop(0), headers={"Retry-After": "0"})
-        if address := self._new_address(request.path_qs):
-            return web.Response(status=307, headers={"Location": address})
-        return await handler(request)
-
-    def _new_address(self, address: str) -> str | None:
-        for old, new in self.new_names.items():
-            for root in ("/api/models/", "/"):
-                if re.match(f"{root}{re.escape(old)}(?=[/?]|$)", address):
-                    return address.replace(f"{root}{old}", f"{root}{new}", 1)
-        return None
-
-    def _repository(self, request: web.Request) -> Repository:
-        token = bearer(request)
-        if token not in (None, MEMBER, STRANGER):
-            refuse(401, None, INVALID_TOKEN)
-        repository = self.repositories.get(full_name(request))
-        if repository is None or (repository.private and token != MEMBER):
-            # Anonymous callers can't find out whether the repository exists.
-            refuse(404 if token else 401, "RepoNotFound", "Repository not found")
-        return repository
-
-    def _folder(self, request: web.Request) -> Path:
-        return self._repository(request).find(request.match_info.get("revision", "main"))
-
-    async def _info(self, request: web.Request) -> web.StreamResponse:
-        repository, folder = self._repository(request), self._folder(request)
-        return web.json_response(
-            {
-                "id": full_name(request),
-                "modelId": full_name(request),
-                "sha": commit_id(folder),
-                "private": repository.private,
-                "gated": "auto" if repository.gated else False,
-                "siblings": [listing_entry(folder, path) for path in relative_paths(folder)],
-                "tags": [],
-            }
-        )
-
-    async def _tree(self, request: web.Request) -> web.StreamResponse:
-        folder = self._folder(request)
-        return web.json_response([listing_entry(folder, path) for path in relative_paths(folder)])
-
-    async def _paths(self, request: web.Request) -> web.StreamResponse:
-        folder = self._folder(request)
-        form = await request.post() if request.content_type != "application/json" else None
-        requested = form.getall("paths", []) if form else (await request.json())["paths"]
-        existing = [path for path in relative_paths(folder) if path in requested]
-        return web.json_response([listing_entry(folder, path) for path in existing])
-
-    async def _file(self, request: web.Request) -> web.StreamResponse:
-        repository, folder = self._repository(request), self._folder(request)
-        token = bearer(request)
-        if repository.gated and token != MEMBER:
-            refuse(403 if token else 401, "GatedRepo", "Access to this model is restricted")
-        path = request.match_info["path"]
-        if path not in relative_paths(folder):
-            refuse(404, "EntryNotFound", "Entry not found", {"X-Repo-Commit": commit_id(folder)})
-        file = folder / path
-        headers = {"ETag": f'"{blob_id(file)}"', "X-Repo-Commit": commit_id(folder)}
-        if is_large(file):
-            headers["X-Linked-Etag"] = headers["ETag"]
-            headers["X-Linked-Size"] = str(file.stat().st_size)
-            if self.redirects_large_files:
-                place = f"/elsewhere/{full_name(request)}/{commit_id(folder)}/{path}"
-                address = request.url.with_host("localhost").with_path(place)
-                return web.Response(status=302, headers={**headers, "Location": str(address)})
-        return await self.send(request, full_name(request), file, headers)
-
-    async def _other_host_file(self, request: web.Request) -> web.StreamResponse:
-        self.tokens_on_other_host.append(bearer(request))
-        # The URL itself is the permission: no token is needed.
-        folder = self.repositories[full_name(request)].find(request.match_info["revision"])
-        return await self.send(request, full_name(request), folder / request.match_info["path"], {})
 
 
 @contextmanager

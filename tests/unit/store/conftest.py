@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from support.hub.caches import HubAndVolume, hub_and_volume, make_model
+from support.hub.caches import NAME, HubAndVolume, isolate_hub_library, make_model
+from support.hub.server import hub
 
 from worker.store import Places
 
@@ -21,5 +22,10 @@ def places(tmp_path: Path) -> Places:
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubAndVolume]:
-    with hub_and_volume(tmp_path, monkeypatch) as running:
-        yield running
+    """A hub with a repository, next to an empty volume; downloads are retried after 10 ms."""
+    isolate_hub_library(tmp_path, monkeypatch)
+    monkeypatch.setattr("worker.store.hub.MAX_PAUSES_S", (0.01, 0.01, 0.01))
+    source = make_model(tmp_path / "source")
+    with hub() as running:
+        running.add(NAME, source)
+        yield HubAndVolume(running, source, Places(tmp_path / "volume", tmp_path / "platform"))
