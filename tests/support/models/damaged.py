@@ -5,6 +5,7 @@ import random
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -13,7 +14,7 @@ WEIGHTS, CONFIG, INDEX = "model.safetensors", "config.json", "model.safetensors.
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.txt")
 LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
 
-Damage = Callable[[Path, random.Random], None]
+Damage = Callable[[Path, random.Random], object]
 
 
 def copy_damaged(model: Path, folder: Path, damage: str, seed: int = 0) -> Path:
@@ -35,12 +36,12 @@ def _truncate(folder: Path, rng: random.Random) -> None:
     (folder / WEIGHTS).write_bytes(content[: rng.randrange(len(content))])
 
 
-def _fill_with_garbage(folder: Path, rng: random.Random) -> None:
-    (folder / WEIGHTS).write_bytes(rng.randbytes(rng.randrange(1, 10_000)))
+def _cut_text(name: str) -> Damage:
+    def cut(folder: Path, rng: random.Random) -> None:
+        text = (folder / name).read_text()
+        (folder / name).write_text(text[: rng.randrange(1, len(text) - 2)])
 
-
-def _remove_weights(folder: Path, _: random.Random) -> None:
-    (folder / WEIGHTS).unlink()
+    return cut
 
 
 def _change_shape(folder: Path, rng: random.Random) -> None:
@@ -49,24 +50,16 @@ def _change_shape(folder: Path, rng: random.Random) -> None:
     change_config(folder, **{key: rng.choice((value // 2, value * 2))})
 
 
-def _remove_tensor(folder: Path, rng: random.Random) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    del tensors[rng.choice(sorted(tensors))]
-    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+def _change_tensor(change: Callable[[str, Any], dict[str, Any]]) -> Damage:
+    """Replace one of the tensors with those that ``change`` returns for its name and value."""
 
+    def replace(folder: Path, rng: random.Random) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        name = rng.choice(sorted(tensors))
+        tensors |= change(name, tensors.pop(name))
+        save_file(tensors, folder / WEIGHTS, {"format": "pt"})
 
-def _rename_tensor(folder: Path, rng: random.Random) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    name = rng.choice(sorted(tensors))
-    tensors[f"{name}.extra"] = tensors.pop(name)
-    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
-
-
-def _reshape_tensor(folder: Path, rng: random.Random) -> None:
-    tensors = load_file(folder / WEIGHTS)
-    name = rng.choice(sorted(tensors))
-    tensors[name] = np.concatenate([tensors[name], tensors[name]])
-    save_file(tensors, folder / WEIGHTS, {"format": "pt"})
+    return replace
 
 
 def _lose_shard(folder: Path, rng: random.Random) -> None:
@@ -86,36 +79,9 @@ def _write_bin(folder: Path, rng: random.Random) -> None:
     (folder / "pytorch_model.bin").write_bytes(b"PK\x03\x04" + rng.randbytes(5_000))
 
 
-def _break_config(folder: Path, rng: random.Random) -> None:
-    text = (folder / CONFIG).read_text()
-    (folder / CONFIG).write_text(text[: rng.randrange(1, len(text) - 2)])
-
-
-def _remove_config(folder: Path, _: random.Random) -> None:
-    (folder / CONFIG).unlink()
-
-
 def _remove_tokenizer(folder: Path, _: random.Random) -> None:
     for name in TOKENIZER_FILES:
         (folder / name).unlink(missing_ok=True)
-
-
-def _break_tokenizer(folder: Path, rng: random.Random) -> None:
-    text = (folder / TOKENIZER_FILES[0]).read_text()
-    (folder / TOKENIZER_FILES[0]).write_text(text[: rng.randrange(1, len(text) - 2)])
-
-
-def _change_architecture(folder: Path, _: random.Random) -> None:
-    change_config(folder, architectures=["FooForCausalLM"])
-
-
-def _change_model_type(folder: Path, _: random.Random) -> None:
-    change_config(folder, model_type="foo", architectures=["FooForCausalLM"])
-
-
-def _outgrow_memory(folder: Path, _: random.Random) -> None:
-    # Weights of 12 TB, which are never read: the memory is allocated first.
-    change_config(folder, num_hidden_layers=80, intermediate_size=200_000_000, hidden_size=8192)
 
 
 def _replace_by_adapter(folder: Path, _: random.Random) -> None:
@@ -125,39 +91,42 @@ def _replace_by_adapter(folder: Path, _: random.Random) -> None:
     (folder / "adapter_config.json").write_text(json.dumps(change))
 
 
-def _replace_by_pointer(folder: Path, _: random.Random) -> None:
-    (folder / WEIGHTS).write_text(LFS_POINTER)
-
-
 def _empty_vocabulary(folder: Path, _: random.Random) -> None:
     (folder / TOKENIZER_FILES[0]).unlink()
     settings = {"tokenizer_class": "Qwen2Tokenizer"}
     (folder / TOKENIZER_FILES[1]).write_text(json.dumps(settings))
 
 
-def _outgrow_vocabulary(folder: Path, _: random.Random) -> None:
-    change_config(folder, vocab_size=8)
+def _set_config(**changes: object) -> Damage:
+    return lambda folder, _: change_config(folder, **changes)
 
 
 DAMAGES: Mapping[str, Damage] = {
     "cut weights": _truncate,
-    "garbage instead of weights": _fill_with_garbage,
-    "no weights": _remove_weights,
+    "garbage instead of weights": lambda folder, rng: (folder / WEIGHTS).write_bytes(
+        rng.randbytes(rng.randrange(1, 10_000))
+    ),
+    "no weights": lambda folder, _: (folder / WEIGHTS).unlink(),
     "weights of another shape": _change_shape,
-    "a missing tensor": _remove_tensor,
-    "a tensor of another name": _rename_tensor,
-    "a tensor of another shape": _reshape_tensor,
+    "a missing tensor": _change_tensor(lambda *_: {}),
+    "a tensor of another name": _change_tensor(lambda name, value: {f"{name}.extra": value}),
+    "a tensor of another shape": _change_tensor(
+        lambda name, value: {name: np.concatenate([value, value])}
+    ),
     "a missing shard": _lose_shard,
     "a broken checkpoint of torch": _write_bin,
-    "a broken config.json": _break_config,
-    "no config.json": _remove_config,
+    "a broken config.json": _cut_text(CONFIG),
+    "no config.json": lambda folder, _: (folder / CONFIG).unlink(),
     "no tokenizer": _remove_tokenizer,
-    "a broken tokenizer": _break_tokenizer,
-    "an unknown architecture": _change_architecture,
-    "an unknown type of model": _change_model_type,
-    "weights larger than the memory": _outgrow_memory,
+    "a broken tokenizer": _cut_text(TOKENIZER_FILES[0]),
+    "an unknown architecture": _set_config(architectures=["FooForCausalLM"]),
+    "an unknown type of model": _set_config(model_type="foo", architectures=["FooForCausalLM"]),
+    # Weights of 12 TB, which are never read: the memory is allocated first.
+    "weights larger than the memory": _set_config(
+        num_hidden_layers=80, intermediate_size=200_000_000, hidden_size=8192
+    ),
     "an adapter": _replace_by_adapter,
-    "a pointer of Git LFS": _replace_by_pointer,
+    "a pointer of Git LFS": lambda folder, _: (folder / WEIGHTS).write_text(LFS_POINTER),
     "an empty vocabulary": _empty_vocabulary,
-    "a vocabulary larger than the model's": _outgrow_vocabulary,
+    "a vocabulary larger than the model's": _set_config(vocab_size=8),
 }
