@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +15,21 @@ from worker.engine.seam.imports import call_in_fork, inspect_in_forks
 from worker.engine.seam.patches import INSPECT
 from worker.errors import MachineUnfit
 
+GPU = machine.Gpu("A40", 48)
+
 
 def fake_driver(monkeypatch: pytest.MonkeyPatch, driver: int, cuda: str) -> list[str]:
-    """Fake a driver and torch's CUDA version; return a list of calls that begin and end NVML."""
+    """Fake a GPU, its driver and torch's CUDA version; return the calls that begin and end NVML."""
     calls = list[str]()
+    platform = SimpleNamespace(
+        is_unspecified=lambda: False,
+        is_cpu=lambda: False,
+        is_cuda=lambda: True,
+        device_count=lambda: 1,
+        get_device_name=lambda _: GPU.name,
+        get_device_total_memory=lambda _: GPU.memory,
+    )
+    monkeypatch.setattr(machine, "import_from_vllm", lambda _: platform)
     monkeypatch.setattr(pynvml, "nvmlInit", lambda: calls.append("begun"))
     monkeypatch.setattr(pynvml, "nvmlShutdown", lambda: calls.append("ended"))
     monkeypatch.setattr(pynvml, "nvmlSystemGetCudaDriverVersion", lambda: driver)
@@ -33,14 +45,14 @@ def test_a_driver_of_the_same_major_version_or_later_is_accepted(
     driver: int, image: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = fake_driver(monkeypatch, driver, image)
-    machine._check_driver_version()
+    assert machine.detect_machine() == machine.Machine(cpu=False, gpus=(GPU,))
     assert calls == ["begun", "ended"]
 
 
 def test_an_older_driver_makes_the_machine_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = fake_driver(monkeypatch, 12080, "13.0")
     with pytest.raises(MachineUnfit, match=r"driver 570\.1 runs CUDA up to 12\.8.*for CUDA 13\.0"):
-        machine._check_driver_version()
+        machine.detect_machine()
     assert calls == ["begun", "ended"]
 
 
@@ -48,8 +60,9 @@ def test_gpus_without_nvml_are_not_refused(monkeypatch: pytest.MonkeyPatch) -> N
     def fail() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)
 
+    fake_driver(monkeypatch, 12080, "13.0")
     monkeypatch.setattr(pynvml, "nvmlInit", fail)
-    machine._check_driver_version()
+    assert machine.detect_machine().gpus == (GPU,)
 
 
 def test_a_missing_library_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,28 +3,18 @@
 import fcntl
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from support.hub.caches import SHARDS, make_model
+from support.hub.caches import make_model
 from support.processes.background import wait_until
 
 from worker.engine.start.ahead import ReadAhead, reader
-from worker.store import Artifact, ArtifactKind, ArtifactLocation, Origin, disk
+from worker.store import Artifact, ArtifactLocation, Origin
 
 PATIENCE_S = 60
-
-PARENT = """
-import sys, time
-from pathlib import Path
-from worker.engine.start.ahead import ReadAhead
-print(ReadAhead([Path(sys.argv[1])], 1 << 20).pid, flush=True)
-time.sleep(600)
-"""
 
 
 @pytest.fixture
@@ -100,15 +90,6 @@ def test_unreadable_files_are_skipped(tmp_path: Path) -> None:
     assert bytes_read(ReadAhead([tmp_path / "none", tmp_path, file], 1 << 20)) >= 5000
 
 
-def test_only_weights_that_the_loader_reads_are_listed_in_its_order(tmp_path: Path) -> None:
-    place = make_model(tmp_path / "model", SHARDS)
-    for other in ("pytorch_model.bin", "original/consolidated.safetensors"):
-        (place / other).parent.mkdir(exist_ok=True)
-        (place / other).write_bytes(bytes(100))
-    assert disk.weight_paths(place, Artifact(str(place))) == [place / name for name in SHARDS]
-    assert not disk.weight_paths(place, Artifact(str(place), kind=ArtifactKind.TOKENIZER))
-
-
 def test_the_weights_of_every_model_are_read_once(tmp_path: Path) -> None:
     both = [make_model(tmp_path / name) for name in ("model", "draft")]
     size = sum((place / "model.safetensors").stat().st_size for place in both)
@@ -140,17 +121,5 @@ def test_the_child_stops_immediately_although_the_disk_does_not_respond(locked_f
     read_ahead = ReadAhead([locked_file], 1 << 20)
     child = psutil.Process(read_ahead.pid)
     read_ahead.stop()
-    child.wait(PATIENCE_S)
-    assert not child.is_running()
-
-
-def test_the_child_exits_when_its_parent_is_killed(locked_file: Path) -> None:
-    environ = {**os.environ, "PYTHONPATH": ":".join(sys.path)}
-    command = [sys.executable, "-c", PARENT, str(locked_file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environ) as parent:
-        assert parent.stdout
-        child = psutil.Process(int(parent.stdout.readline()))
-        assert child.is_running()
-        parent.kill()
     child.wait(PATIENCE_S)
     assert not child.is_running()

@@ -110,10 +110,7 @@ def test_a_chat_template_in_a_separate_file_is_used(hybrid: Path) -> None:
 def test_hints_name_the_parsers_that_are_not_set(hybrid: Path) -> None:
     assert [
         line.rpartition("=")[2] for line in parser_hints(parse_arguments(hybrid).vllm_args)
-    ] == [
-        "hermes",
-        "qwen3",
-    ]
+    ] == ["hermes", "qwen3"]
     (line,) = parser_hints(parse_arguments(hybrid, REASONING_PARSER="deepseek_r1").vllm_args)
     assert line.endswith("TOOL_CALL_PARSER=hermes")
 

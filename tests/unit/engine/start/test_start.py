@@ -43,12 +43,6 @@ def test_without_a_model_the_other_settings_are_checked(model: str) -> None:
     assert [mistake.name for mistake in result.mistakes] == ["MAX_CONCURRENCY", "MODEL_NAME"]
 
 
-def test_mistakes_of_all_sources_are_reported_in_the_operators_spelling(tmp_path: Path) -> None:
-    (file := tmp_path / "broken.yaml").write_text("seed: [1")
-    result = read(MODEL="org/model", MIN_BATCH_SIZE="-1", VLLM_CONFIG_FILE=str(file))
-    assert {mistake.name for mistake in result.mistakes} == {"VLLM_CONFIG_FILE", "MIN_BATCH_SIZE"}
-
-
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
