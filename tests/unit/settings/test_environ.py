@@ -16,7 +16,6 @@ from worker.settings.environment import (
     has_job_queue,
     has_realtime_port,
     hub_cache_directory,
-    is_variable_set,
 )
 from worker.settings.names import canonical_name
 
@@ -94,15 +93,6 @@ def test_the_platform_is_detected_where_the_sdk_finds_jobs(
 ) -> None:
     os.environ.update(environ)
     assert (has_job_queue(), has_realtime_port()) == (queue, port)
-
-
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [({"A": "0"}, True), ({}, False), ({"A": ""}, False), ({"A": " "}, False)],
-)
-def test_a_variable_is_set_unless_it_is_blank(environ: dict[str, str], expected: bool) -> None:
-    os.environ.update(environ)
-    assert is_variable_set("A") is expected
 
 
 # Secrets, which no child process has

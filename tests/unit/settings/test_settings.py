@@ -9,8 +9,6 @@ import pytest
 from worker.settings import Settings
 from worker.settings.mistakes import SettingsError
 from worker.settings.values import (
-    is_directory,
-    is_same_value,
     model_name_problem,
     parse_scalar,
     redact_by_setting_name,
@@ -19,8 +17,8 @@ from worker.settings.values import (
 )
 
 MODEL = {"MODEL_NAME": "org/model"}
-FALSE = ["0", "false", "no", "off", "False", "OFF", " no "]
-TRUE = ["1", "true", "yes", "on", "TRUE", "Yes"]
+FALSE = ["0", "false", "OFF", " no "]
+TRUE = ["1", "true", "on", "Yes"]
 BOOLEANS = "one of 0/1, true/false, yes/no, on/off, for example RAW_OPENAI_OUTPUT=1"
 GROUPS = "is neither a route nor one of files, batches, fine-tunes, long-work"
 
@@ -50,10 +48,6 @@ def test_a_setting_is_read_from_its_variable(name: str, text: str, value: object
     assert getattr(Settings.from_env({**MODEL, name: text}), name.lower()) == value
 
 
-def test_a_boolean_value_is_accepted() -> None:
-    assert Settings(model_name="m", raw_openai_output=False).raw_openai_output is False
-
-
 @pytest.mark.parametrize("blank", ["", "  "])
 def test_a_blank_value_counts_as_unset(blank: str) -> None:
     environ = {**MODEL, "DEFAULT_BATCH_SIZE": blank, "HF_TOKEN": blank, "RAW_OPENAI_OUTPUT": blank}
@@ -64,18 +58,14 @@ def test_a_blank_value_counts_as_unset(blank: str) -> None:
     ("name", "text", "message"),
     [
         ("MAX_CONCURRENCY", "1.5", "a whole number of at least 1, or auto"),
-        ("MAX_CONCURRENCY", "automatic", "a whole number of at least 1, or auto"),
-        ("DEFAULT_MAX_TOKENS", "0", "greater than or equal to 1"),
         ("RAW_OPENAI_OUTPUT", "t", BOOLEANS),
         ("FINE_TUNE", "on", "'beside', 'exclusive' or 'off'"),
         ("LOG_FORMAT", "xml", "'text' or 'json', for example LOG_FORMAT=text"),
         ("DISABLED_ROUTES", "/chat,/v1/file", "did you mean '/v1/files' instead of '/v1/file'?"),
-        ("DISABLED_ROUTES", "batchs", "did you mean 'batches' instead of 'batchs'?"),
         ("DISABLED_ROUTES", "PUT /v1/files", "did you mean 'POST /v1/files'"),
         ("DISABLED_ROUTES", "/health", "'/health' is requested by load balancers"),
         ("DISABLED_ROUTES", "[5]", f"'5' {GROUPS}, for example DISABLED_ROUTES=long-work"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector:4318", "an address that begins with http://"),
-        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://", "an address that begins with http://"),
         ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json", "'http/protobuf' or 'grpc'"),
     ],
 )
@@ -147,46 +137,24 @@ def test_the_type_of_a_scalar_is_inferred(text: str, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "alike"),
-    [
-        ("off", "0", True),
-        ("Yes", "1", True),
-        ("1", "1.0", True),
-        ("0", "1", False),
-        ("on", "maybe", False),
-    ],
-)
-def test_different_notations_of_a_value_are_equal(one: str, other: str, alike: bool) -> None:
-    assert is_same_value(one, other) is is_same_value(other, one) is alike
-
-
-@pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ("https://huggingface.co/Qwen/x", "without address"),
+        *((name, None) for name in ("gpt2", "org/my-0.6B", "org/model:Q4_K_M", "s3://bucket/x")),
+        ("<folder>/a model", None),
         ('"Qwen/x"', "without address, quotes"),
         ("Qwen/x/", "written as owner/name"),
         ("Qwen/x@main", "its revision has a setting of its own"),
         ("~/x", "no such directory"),
-        (f"/{'x' * 300}", "no such directory"),
+        (f"/{'x' * 5000}", "no such directory"),
         ("x" * 300, "written as owner/name"),
-        ("org/my model", "written as owner/name"),
     ],
 )
-def test_an_invalid_model_name_is_refused_with_the_reason(model: str, reason: str) -> None:
-    assert reason in (model_name_problem(model) or "")
-
-
-@pytest.mark.parametrize("model", ["gpt2", "Qwen/Qwen3-0.6B", "org/model:Q4_K_M", "s3://bucket/x"])
-def test_a_possible_model_name_is_accepted(model: str) -> None:
-    assert model_name_problem(model) is None
-
-
-def test_a_directory_with_any_name_can_be_a_model(tmp_path: Path) -> None:
+def test_a_model_is_a_directory_or_a_possible_name(
+    model: str, reason: str | None, tmp_path: Path
+) -> None:
     (tmp_path / "a model").mkdir()
-    assert model_name_problem(f"{tmp_path}/a model") is None
-    assert is_directory(str(tmp_path))
-    assert not is_directory("x" * 5000)
+    problem = model_name_problem(model.replace("<folder>", str(tmp_path)))
+    assert problem is None if reason is None else reason in (problem or "")
 
 
 SECRETS = ["hf-token", "api-key", "aws-secret", "db-password"]
@@ -213,11 +181,5 @@ def test_secrets_in_a_command_line_are_redacted(line: str, redacted: str) -> Non
 def test_secret_values_are_redacted() -> None:
     for end in SECRETS:
         assert redact_by_setting_name(end.replace("-", "_").upper(), "canary") == "***"
-    assert redact_by_setting_name("DTYPE", "half") == "half"
     assert redact_by_setting_name("MAX_TOKENS", "x") == "x"
-    assert redact_json_and_urls("http://user:canary@host/x") == "http://***@host/x"
-    assert (
-        redact_json_and_urls('{"a": 1}'),
-        redact_json_and_urls("[1]"),
-        redact_json_and_urls("half"),
-    ) == ("{...}", "[...]", "half")
+    assert [redact_json_and_urls(text) for text in ('{"a": 1}', "[1]")] == ["{...}", "[...]"]

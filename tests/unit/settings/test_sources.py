@@ -1,14 +1,12 @@
 """Sources of settings: the environment, files, and the image."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from worker.settings import sources
 from worker.settings.mistakes import Mistake
 from worker.settings.sources import RawSettings
-from worker.settings.values import format_value
 
 
 def gather(**environ: str) -> RawSettings:
@@ -81,10 +79,6 @@ def test_a_mistake_in_a_file_does_not_reveal_a_secret(content: str, tmp_path: Pa
     assert "sk-canary" not in str(mistake)
 
 
-def test_extra_arguments_are_split_like_a_shell_command() -> None:
-    assert gather(VLLM_EXTRA_ARGS="--a 'b c' --d=\"e\"").extra_args == ("--a", "b c", "--d=e")
-
-
 def test_the_embedder_has_its_own_speculative_configuration() -> None:
     values = gather(EMBEDDING_SPECULATIVE_MODEL="org/draft").values
     assert values == {"EMBEDDING_SPECULATIVE_CONFIG": '{"model": "org/draft"}'}
@@ -105,14 +99,6 @@ def test_a_mistake_in_a_setting_of_one_variable_is_not_changed() -> None:
     assert gather(SPECULATIVE_CONFIG='{"key": "sk-canary"}').restore_spelling(mistake) == mistake
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, ""), (True, "1"), (False, "0"), (3, "3"), ([1], "[1]"), ({"a": 1}, '{"a": 1}')],
-)
-def test_a_value_is_written_as_an_operator_would(value: Any, text: str) -> None:
-    assert format_value(value) == text
-
-
 # Settings in an image, which apply only to the model in the image
 
 EXTRA = "VLLM_EXTRA_ARGS"
@@ -124,23 +110,26 @@ def image(tmp_path: Path) -> Path:
     return Path(write_file(tmp_path, description, "image"))
 
 
-@pytest.mark.parametrize("name", ["MODEL_NAME", "MODEL"])
-def test_settings_of_a_baked_model_do_not_apply_to_another(image: Path, name: str) -> None:
-    assert sources.gather_settings({name: "c"}, image).main_options == {"MODEL": "c"}
-
-
-@pytest.mark.parametrize("extra", ["--model c", "--model=c", "--dtype half --model c"])
-def test_settings_of_a_baked_model_do_not_apply_to_a_model_in_extra_arguments(
-    image: Path, extra: str
+@pytest.mark.parametrize(
+    ("environ", "model"),
+    [
+        ({"MODEL_NAME": "c"}, "c"),
+        ({"MODEL": "c"}, "c"),
+        # MODEL_NAME is still set, although the arguments name another model.
+        ({EXTRA: "--model c"}, "b"),
+        ({EXTRA: "--dtype half --model=c"}, "b"),
+        ({EXTRA: "--model c", "MODEL_NAME": "b"}, "b"),
+    ],
+    ids=str,
+)
+def test_settings_of_a_baked_model_do_not_apply_to_another(
+    image: Path, environ: dict[str, str], model: str
 ) -> None:
-    raw = sources.gather_settings({EXTRA: extra}, image)
-    assert "QUANTIZATION" not in raw.main_options
-    # MODEL_NAME is still set, although the arguments name another model.
-    assert raw.values["MODEL_NAME"] == "b"
-    assert (
-        "QUANTIZATION"
-        not in sources.gather_settings({EXTRA: extra, "MODEL_NAME": "b"}, image).main_options
-    )
+    options = sources.gather_settings(environ, image).main_options
+    assert {name: options.get(name) for name in ("MODEL", "QUANTIZATION")} == {
+        "MODEL": model,
+        "QUANTIZATION": None,
+    }
 
 
 @pytest.mark.parametrize(
