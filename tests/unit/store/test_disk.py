@@ -1,31 +1,38 @@
-"""Directories and repositories that are no model, or whose weights are not theirs."""
+"""Models in directories: what they have, and directories that are no model."""
 
 import json
 from pathlib import Path
 
 import pytest
+from safetensors.torch import save_file
 from support.hub.caches import INDEX, SHARDS, WEIGHTS, make_model
 from support.models.damaged import LFS_POINTER
 
-from worker.store import Artifact, ArtifactKind, ArtifactLocation, ModelUnavailable, Origin, Reason
-from worker.store.disk import check_directory
+from worker.store import (
+    Artifact,
+    ArtifactLocation,
+    File,
+    ModelUnavailable,
+    Origin,
+    Places,
+    Reason,
+    Snapshot,
+)
+from worker.store.disk import check_directory, count_elements
+from worker.store.hub import find_snapshot
 
 ADAPTER = "adapter_config.json"
 
 
-def refusal(
-    directory: Path, kind: ArtifactKind = ArtifactKind.MODEL, setting: str = "MODEL_NAME"
-) -> ModelUnavailable:
-    artifact = Artifact(str(directory), kind=kind, setting=setting)
-    with pytest.raises(ModelUnavailable) as raised:
-        check_directory(ArtifactLocation(artifact, directory, Origin.DIRECTORY))
-    return raised.value
-
-
-def accepts(directory: Path, kind: ArtifactKind = ArtifactKind.MODEL) -> bool:
-    artifact = Artifact(str(directory), kind=kind)
+def check(directory: Path, setting: str = "MODEL_NAME") -> None:
+    artifact = Artifact(str(directory), setting=setting)
     check_directory(ArtifactLocation(artifact, directory, Origin.DIRECTORY))
-    return True
+
+
+def refusal(directory: Path, setting: str = "MODEL_NAME") -> ModelUnavailable:
+    with pytest.raises(ModelUnavailable) as raised:
+        check(directory, setting)
+    return raised.value
 
 
 @pytest.mark.parametrize(
@@ -43,7 +50,7 @@ def test_an_adapter_is_not_a_model(tmp_path: Path, config: dict[str, str], base:
 def test_a_model_with_an_adapter_next_to_it_is_a_model(tmp_path: Path) -> None:
     folder = make_model(tmp_path / "model")
     (folder / ADAPTER).write_text("{}")
-    assert accepts(folder)
+    check(folder)
 
 
 def test_a_pipeline_of_diffusers_is_not_a_model(tmp_path: Path) -> None:
@@ -75,11 +82,66 @@ def test_an_index_needs_a_map_of_the_weights(tmp_path: Path) -> None:
     assert refusal(folder).detail == f"{INDEX} has no weight_map"
 
 
-def test_a_tokenizer_and_an_adapter_need_a_file_of_their_kind(tmp_path: Path) -> None:
-    for kind, reason, name in (
-        (ArtifactKind.TOKENIZER, Reason.NOT_A_TOKENIZER, "tokenizer.json"),
-        (ArtifactKind.ADAPTER, Reason.NOT_AN_ADAPTER, ADAPTER),
-    ):
-        assert refusal(tmp_path, kind).reason is reason
-        (tmp_path / name).touch()
-        assert accepts(tmp_path, kind)
+def describe(folder: Path) -> Snapshot:
+    places = Places(Path("/no volume"), Path("/no cache"))
+    return find_snapshot(Artifact(str(folder)), places, Path("/nowhere"))
+
+
+@pytest.mark.parametrize("absolute", [False, True])
+def test_an_index_does_not_lead_out_of_the_models_directory(tmp_path: Path, absolute: bool) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "other.safetensors").write_bytes(b"0" * 99)
+    (folder / "model.safetensors").write_bytes(b"0")
+    name = str(tmp_path / "other.safetensors") if absolute else "../other.safetensors"
+    index = json.dumps({"weight_map": {"a": name}})
+    (folder / INDEX).write_text(index)
+    assert refusal(folder).detail == f"{name} is missing"
+
+
+@pytest.fixture
+def safetensors_file(tmp_path: Path) -> Path:
+    """A file that the safetensors library wrote, with a scalar among its tensors."""
+    import torch  # noqa: PLC0415 - only this needs it, and it takes seconds
+
+    tensors = {
+        "a": torch.zeros(3, 5, dtype=torch.bfloat16),
+        "b": torch.zeros(7),
+        "c": torch.tensor(1.0),
+    }
+    save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    return tmp_path / "model.safetensors"
+
+
+def test_a_directory_is_described_by_its_files(safetensors_file: Path) -> None:
+    (safetensors_file.parent / "config.json").write_text('{"model_type": "llama"}')
+    found = describe(safetensors_file.parent)
+    size = safetensors_file.stat().st_size
+    assert (found.origin, found.weights) == (Origin.DIRECTORY, (File("model.safetensors", size),))
+    assert (found.weights_size, found.config) == (size, {"model_type": "llama"})
+    assert found.tensors == {"BF16": 15, "F32": 8}
+    assert found.not_downloaded == ()
+    assert count_elements([safetensors_file] * 2) == ({"BF16": 30, "F32": 16}, None)
+
+
+def safetensors_header(offsets: object) -> bytes:
+    header = json.dumps({"a": {"dtype": "F32", "shape": [1], "data_offsets": offsets}}).encode()
+    return len(header).to_bytes(8, "little") + header
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not a safetensors file"),
+        (b"<html>", "is not a safetensors file"),
+        (safetensors_header([0, None]), "is not a safetensors file"),
+        (safetensors_header([0, 4]) + b"123", "is cut off"),
+    ],
+)
+def test_an_invalid_safetensors_file_is_reported(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(content)
+    counted, damaged = count_elements([tmp_path / "model.safetensors"])
+    assert counted is None
+    assert damaged == f"model.safetensors {message}"

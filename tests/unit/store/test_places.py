@@ -1,7 +1,6 @@
 """The search: the places, the completeness of a snapshot by its files, and by its manifest."""
 
 import json
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from worker.store import (
     manifest,
     resolve_on_disk,
 )
-from worker.store.manifest import read_sizes, write
+from worker.store.manifest import read_sizes
 from worker.store.places import read_baked_models, repository_folder
 
 
@@ -431,28 +430,3 @@ def test_each_kind_of_artifact_needs_its_own_files_without_a_manifest(
     assert locate(tokenizer, places).directory == snapshot
     (snapshot / "tokenizer.json").unlink()
     assert "there is no tokenizer in it" in skip_reasons(tokenizer, places)
-
-
-def test_a_manifest_is_written_atomically(
-    places: Places, repository: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def raise_disk_full(_: int) -> None:
-        raise OSError(28, "full")
-
-    fill_cache(places.volume, repository, with_manifest=True)
-    name = commit_id(repository)
-    before = read_sizes(folder, name)
-    assert before
-    (path,) = (folder / ".worker" / "manifests").iterdir()
-    text = path.read_text()
-    with monkeypatch.context() as patched:
-        patched.setattr(os, "fsync", raise_disk_full)
-        with pytest.raises(OSError, match="full"):
-            write(folder, name, {"other": 1})
-    assert read_sizes(folder, name) == before
-    assert [*path.parent.iterdir()] == [path]
-    # A reader sees either the old or the new manifest, never a mixture.
-    with path.open() as opened:
-        write(folder, name, {"other": 1})
-        assert opened.read() == text
-    assert read_sizes(folder, name) == {"other": 1}

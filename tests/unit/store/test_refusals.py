@@ -98,11 +98,6 @@ def test_a_malformed_token_is_the_reason_if_the_hub_fails(
     assert store.obtain_error().reason is Reason.ODD_TOKEN
 
 
-def test_a_missing_repository_is_not_requested_again(store: HubAndVolume) -> None:
-    assert store.obtain_error(Artifact("org/none")).reason is Reason.MISSING
-    assert len(store.hub.requests) == 1
-
-
 @pytest.mark.parametrize("name", ["not a name!", "a/b/c", "/models/none", "~x/y/z", "a" * 200])
 def test_an_invalid_repository_name_is_reported(store: HubAndVolume, name: str) -> None:
     refused = store.obtain_error(Artifact(name))

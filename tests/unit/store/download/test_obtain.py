@@ -174,6 +174,18 @@ def test_only_missing_or_truncated_files_are_downloaded_again(
         assert_same_content(store.obtain(), source)
 
 
+def test_broken_links_are_repaired_without_a_download(store: HubAndVolume) -> None:
+    place = store.obtain().directory
+    blob = (place / "config.json").resolve()
+    targets = {"config.json": "config.json", "tokenizer.json": "nowhere", WEIGHTS: str(blob)}
+    for name, target in targets.items():
+        (place / name).unlink()
+        (place / name).symlink_to(target)
+    store.hub.clear()
+    assert_same_content(store.obtain(), store.source)
+    assert store.hub.sent_ranges == []
+
+
 def test_an_incomplete_download_is_not_trusted(
     store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
