@@ -8,7 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.hub.downloads import slow_down
+from support.hub.downloads import leases, slow_down
 from support.hub.downloads import worker_environ as download_environ
 from support.hub.server import Hub
 from support.processes.background import start_command, wait_until
@@ -39,6 +39,8 @@ def test_a_worker_killed_during_a_download_leaves_no_process(
         family = kill_worker(worker)
         assert family.has_all(READERS[0], "serve/startup_server.py", DOWNLOAD)
         wait_until(lambda: not family.running_commands())
+    # Another worker can continue the download immediately.
+    assert leases(volume) == []
 
 
 @pytest.mark.parametrize(

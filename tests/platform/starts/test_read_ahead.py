@@ -27,7 +27,6 @@ def leased_model(demo_model: Path, tmp_path: Path) -> Iterator[Path]:
     signal.signal(signal.SIGIO, before)
 
 
-# unit/engine/start/test_ahead.py tests the exit after a kill of the parent.
 def test_the_read_ahead_process_exits_with_the_worker(leased_model: Path, tmp_path: Path) -> None:
     environ = {**WORKER, "MODEL_NAME": str(leased_model), "ANSWER_FAILED_START": "0"}
     command = [*HANDLER, "--serve", "--port", "0"]
