@@ -1,26 +1,45 @@
-"""Transfers of single files over bad connections: resuming, checksums and links."""
+"""Transfers of files over bad connections: resuming, checksums and links; and what stops them.
 
+A failure or a lost lease stops a transfer immediately, even on a silent connection.
+test_fetcher.py tests that the process stops immediately.
+"""
+
+import os
 import shutil
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, constants
 from support.hub.caches import (
     ARTIFACT,
     NAME,
+    SHARDS,
     WEIGHTS,
     HubAndVolume,
     assert_same_content,
+    make_model,
     safetensors,
 )
 from support.hub.server import MEMBER, blob_id, relative_paths
+from support.processes.background import HUNG_S, wait_until
 
-from worker.store import File, Reason, UnlocatedArtifact, resolve_on_disk
+from worker.store import (
+    File,
+    ModelUnavailable,
+    Reason,
+    UnlocatedArtifact,
+    download,
+    resolve_on_disk,
+)
 from worker.store.download import transfer
 from worker.store.download.transfer import CommitDownloader, DownloadStopped, PartialFile
 from worker.store.refusals import WrongChecksumError
+from worker.volume import lease
 
 SIZE = len(safetensors())
 HALF = SIZE // 2
@@ -222,3 +241,122 @@ def test_a_file_that_another_worker_has_just_completed_is_used(
 
     monkeypatch.setattr(Path, "replace", replace_twice)
     assert_same_content(store.obtain(), store.source)
+
+
+# What stops a transfer:
+
+STALLED, OTHER = SHARDS
+FAILS = "tokenizer.json"
+
+
+@pytest.fixture
+def stalling(store: HubAndVolume, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HubAndVolume:
+    """A hub that stalls in the middle of a shard, and a client that waits for hours."""
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 10_000)
+    source = make_model(tmp_path / "shards", SHARDS)
+    store.hub.add(NAME, source)
+    store.hub.stalled_paths = {STALLED}
+    return store._replace(source=source)
+
+
+@pytest.fixture
+def pool(stalling: HubAndVolume) -> Iterator[ThreadPoolExecutor]:
+    pool = ThreadPoolExecutor()
+    yield pool
+    # A download that didn't stop waits for the hub, which stops after this fixture.
+    pool.shutdown(wait=False)
+
+
+def blob_path(store: HubAndVolume, name: str) -> Path:
+    """Return the path of a file's complete content."""
+    return store.folder / "blobs" / blob_id(store.source / name)
+
+
+def partial_size(store: HubAndVolume) -> int:
+    """Return the number of bytes of the stalled file that are on the disk."""
+    partial = blob_path(store, STALLED).with_suffix(".partial")
+    return partial.stat().st_size if partial.exists() else 0
+
+
+def send_the_rest(store: HubAndVolume, before: int) -> None:
+    """Let an abandoned thread receive the rest of the file, which it must not write."""
+    store.hub.stalled_paths, store.hub.corrupt_paths = set(), set()
+    wait_until(
+        lambda: store.hub.bytes_sent(NAME, STALLED) == (store.source / STALLED).stat().st_size
+    )
+    assert partial_size(store) == before
+    store.hub.clear()
+
+
+def raise_disk_full(_: int) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"corrupt_paths": {FAILS}}, Reason.WRONG_CHECKSUM),
+        ({"statuses": {FAILS: 404}}, Reason.MISSING),
+        ({}, Reason.NO_SPACE),
+    ],
+)
+def test_the_failure_of_one_file_stops_a_stalled_one(
+    stalling: HubAndVolume,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: dict[str, Any],
+    reason: Reason,
+) -> None:
+    vars(stalling.hub).update(fault)
+    with monkeypatch.context() as patched:
+        if reason is Reason.NO_SPACE:
+            patched.setattr(os, "fsync", raise_disk_full)
+        why = pool.submit(stalling.obtain).exception(HUNG_S)
+    assert isinstance(why, ModelUnavailable)
+    assert why.reason is reason
+    assert not [*(stalling.folder / ".worker").glob("lease-*")]
+
+
+def test_after_a_failure_finished_files_are_not_sent_again_and_stalled_ones_are_resumed(
+    stalling: HubAndVolume, pool: ThreadPoolExecutor
+) -> None:
+    stalling.hub.stalled_paths, stalling.hub.corrupt_paths = {STALLED, FAILS}, {FAILS}
+    first = pool.submit(stalling.obtain)
+    wait_until(lambda: all(blob_path(stalling, name).exists() for name in (OTHER, "config.json")))
+    wait_until(lambda: partial_size(stalling))
+    stalling.hub.stalled_paths = {STALLED}
+    assert isinstance(first.exception(HUNG_S), ModelUnavailable)
+    received = partial_size(stalling)
+    send_the_rest(stalling, received)
+    assert_same_content(pool.submit(stalling.obtain).result(HUNG_S), stalling.source)
+    assert {sent.path for sent in stalling.hub.sent_ranges} == {STALLED, FAILS}
+    assert [sent.start for sent in stalling.hub.sent_ranges if sent.path == STALLED] == [received]
+
+
+def test_a_lost_lease_stops_a_stalled_download(
+    stalling: HubAndVolume,
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr(lease, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(download, "POLL_S", 0.05)
+    result = pool.submit(stalling.obtain)
+    others = {*relative_paths(stalling.source)} - {STALLED}
+    wait_until(
+        lambda: (
+            partial_size(stalling) and all(blob_path(stalling, name).exists() for name in others)
+        )
+    )
+    leases = stalling.folder / ".worker"
+    (leases / "lease-2").touch()
+    other = lease.Lease(leases / "lease-2", 2, lambda: (0, 0))
+    (leases / "lease-1").unlink()
+    wait_until(lambda: f"{NAME}: another worker is downloading it" in caplog.text)
+    received = partial_size(stalling)
+    send_the_rest(stalling, received)
+    other.release()
+    assert_same_content(result.result(HUNG_S), stalling.source)
+    assert [sent.start for sent in stalling.hub.sent_ranges if sent.path == STALLED] == [received]
+    assert OTHER not in {sent.path for sent in stalling.hub.sent_ranges}
