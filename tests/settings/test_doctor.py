@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import constants
@@ -13,6 +14,7 @@ from support.processes.commands import HOME
 
 from worker import doctor
 from worker.doctor.findings import Finding, has_failure, render
+from worker.engine import machine
 from worker.settings.environment import environ_with_secrets
 from worker.settings.sources import gather_settings
 
@@ -122,3 +124,13 @@ def test_a_missing_model_name_is_a_finding(examine: Examine) -> None:
     found = examine(MODEL_NAME="")
     assert (found.failed, found.levels) == (True, {"settings": "FAIL"})
     assert "MODEL_NAME is not set" in found.words
+
+
+def test_a_vllm_for_gpus_on_a_machine_without_gpus_is_reported(
+    examine: Examine, demo_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    platform = SimpleNamespace(is_unspecified=lambda: True)
+    monkeypatch.setattr(machine, "import_from_vllm", lambda _: platform)
+    found = examine(MODEL_NAME=str(demo_model))
+    assert (found.failed, found.levels) == (True, {"vLLM": "FAIL", "model": "ok"})
+    assert "vLLM finds no GPU on this machine" in found.words

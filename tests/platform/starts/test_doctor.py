@@ -5,7 +5,6 @@ tests/settings/test_doctor.py tests the findings about environments.
 
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,18 +12,6 @@ from support.processes.commands import HOME, SCRIPT, WORKER, CompletedCommand, r
 from support.tables.models import RECORDED_MODELS
 
 FINDING = re.compile(r"(?P<level>ok|\?|warn|FAIL) +(?P<topic>\S+(?: \S+)*)  ")
-# A vLLM for GPUs on a machine without a GPU.
-WITHOUT_DEVICE = """
-import sys
-import vllm.platforms
-from vllm.platforms.interface import UnspecifiedPlatform
-vllm.platforms._current_platform = UnspecifiedPlatform()
-sys.path.insert(0, "src")
-from worker import doctor
-from worker.settings.environment import environ_with_secrets
-from worker.settings.sources import gather_settings
-sys.exit(doctor.main(gather_settings(environ_with_secrets())))
-"""
 
 pytestmark = pytest.mark.usefixtures("demo_model")
 
@@ -51,14 +38,6 @@ def test_the_demo_model_would_start() -> None:
     assert ".models/demo is a directory" in report.stdout
     assert "tokens (2048 bytes each) in 1.0 GiB (VLLM_CPU_KVCACHE_SPACE=1)" in words(report)
     assert report.stdout.endswith("\nThe worker would start.\n")
-
-
-# This test imports vLLM.
-@pytest.mark.slow
-def test_a_vllm_for_gpus_on_a_machine_without_gpus_is_reported() -> None:
-    report = run_command(WORKER, sys.executable, "-c", WITHOUT_DEVICE)
-    assert (report.returncode, levels(report)) == (1, {"vLLM": "FAIL", "model": "ok"})
-    assert "vLLM finds no GPU on this machine" in words(report)
 
 
 # unit/doctor/test_gpus.py tests prices, pools and other models; unit/store tests that no weights
