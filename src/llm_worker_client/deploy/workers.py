@@ -33,11 +33,26 @@ class WorkerLog:
 
     def read_until_idle(self, idle_s: float) -> Iterator[str]:
         """Yield new lines until the stream ends or no line has arrived for ``idle_s`` seconds."""
-        with self.api.stream_log(
+        repeated, repeated_id, event_id = self._seen_count, self._last_id, ""
+        stream = self.api.stream_log(
             self.endpoint_id, self.worker_id, self.query, self._last_id, idle_s
-        ) as lines:
-            repeated, repeated_id = self._seen_count, self._last_id
-            for event_id, text in _parse_log_events(_read_until_idle(lines, idle_s)):
+        )
+        with stream as lines, suppress(httpx2.ReadTimeout):
+            last_event_at = time.monotonic()
+            for line in lines:
+                now = time.monotonic()
+                # Comments keep the connection alive.
+                if not line or line.startswith(":"):
+                    if now - last_event_at > idle_s:
+                        return
+                    continue
+                last_event_at = now
+                key, _, value = line.partition(":")
+                value = value.removeprefix(" ")
+                if key == "id":
+                    event_id = value
+                if key != "data":
+                    continue
                 # A reopened stream may begin with lines that were already received.
                 if repeated and event_id == repeated_id:
                     repeated -= 1
@@ -45,7 +60,9 @@ class WorkerLog:
                 repeated = 0
                 self._seen_count = self._seen_count + 1 if event_id == self._last_id else 1
                 self._last_id, self._failures = event_id, 0
-                yield text
+                with suppress(ValueError, LookupError, TypeError):
+                    value = json.loads(value)["line"]
+                yield value
 
     def follow(self) -> Iterator[str]:
         """Yield lines until the worker no longer exists; reopen the stream when it ends."""
@@ -61,19 +78,6 @@ class WorkerLog:
                     return
                 raise
             self.api.sleep(_RECONNECT_PAUSE_S)
-
-
-def _read_until_idle(lines: Iterator[str], idle_s: float) -> Iterator[str]:
-    last_event_at = time.monotonic()
-    with suppress(httpx2.ReadTimeout):
-        for line in lines:
-            now = time.monotonic()
-            # A comment line keeps the connection alive, but has no content.
-            if line and not line.startswith(":"):
-                last_event_at = now
-            elif now - last_event_at > idle_s:
-                return
-            yield line
 
 
 def only_worker_id(api: Api, endpoint: Json) -> str:
@@ -122,18 +126,3 @@ def format_worker_counts(summary: Mapping[str, int]) -> str:
 
 def _format_counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items() if count) or "none"
-
-
-def _parse_log_events(lines: Iterator[str]) -> Iterator[tuple[str, str]]:
-    """Yield the id and the line of each event of a log; the event's data if it contains no line."""
-    event_id = ""
-    for line in lines:
-        key, _, value = line.partition(":")
-        value = value.removeprefix(" ")
-        if key == "id":
-            event_id = value
-        elif key == "data":
-            try:
-                yield event_id, json.loads(value)["line"]
-            except (ValueError, LookupError, TypeError):
-                yield event_id, value

@@ -15,7 +15,7 @@ from support.runpod_api.endpoints import worker
 from support.runpod_api.server import Fault, Runpod
 from unit.client.deploy.conftest import Run, addresses
 
-from llm_worker_client.deploy import api as deploy_api
+from llm_worker_client.deploy import workers
 from llm_worker_client.deploy.api import Api
 from llm_worker_client.deploy.workers import WorkerLog
 
@@ -93,7 +93,7 @@ def test_comments_do_not_keep_a_silent_log_open(
     api: Api, runpod: Runpod, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # A second passes with every line of the stream.
-    monkeypatch.setattr(deploy_api, "time", SimpleNamespace(monotonic=itertools.count().__next__))
+    monkeypatch.setattr(workers, "time", SimpleNamespace(monotonic=itertools.count().__next__))
     runpod.log, runpod.pings = lines(2), True
     assert len([*WorkerLog(api, "ep1", "w1", {}).read_until_idle(60)]) == 2
 
