@@ -25,7 +25,7 @@ from llm_worker_client.deploy.settings import SecretMasker
 CONNECT_TIMEOUT_S = 10.0
 RESPONSE_TIMEOUT_S = 30.0
 MAX_TRIES = 5
-# Maximum number of seconds to wait before a retry.
+# Maximum number of seconds to wait before a retry; a request is not retried after longer ones.
 MAX_PAUSE_S = 60.0
 
 # URL of the REST API. The URL of the queues is ``account.PLATFORM_URL``.
@@ -185,12 +185,17 @@ class Api:
         """
         tries = MAX_TRIES if can_retry or method in _RETRIABLE_METHODS else 1
         for try_number in range(1, tries):
+            pause_s: float = 0.5 * 2**try_number * random.uniform(0.5, 1.0)
             try:
                 return self._send_once(method, url, body)
-            except (ApiError, NoResponse) as error:
-                if (pause_s := _retry_pause_s(error, try_number)) is None:
+            except NoResponse:
+                pass
+            except ApiError as error:
+                if error.retry_after_s is not None:
+                    pause_s = error.retry_after_s
+                if (error.status != 429 and error.status < 500) or pause_s > MAX_PAUSE_S:
                     raise
-                self.sleep(pause_s)
+            self.sleep(pause_s)
         return self._send_once(method, url, body)
 
     def _send_once(self, method: str, url: str, body: object) -> Json:
@@ -271,14 +276,3 @@ def _join_url(base: str, *parts: str) -> str:
 def _no_response_error(request: str, error: httpx2.HTTPError) -> NoResponse:
     is_timeout = isinstance(error, httpx2.TimeoutException)
     return NoResponse(f"{request}: {'no answer in time' if is_timeout else type(error).__name__}")
-
-
-def _retry_pause_s(error: ApiError | NoResponse, try_number: int) -> float | None:
-    """Return the seconds before a retry; None if useless or over ``MAX_PAUSE_S`` away."""
-    backoff_s: float = 0.5 * 2**try_number * random.uniform(0.5, 1.0)
-    if isinstance(error, NoResponse):
-        return backoff_s
-    if error.status != 429 and error.status < 500:
-        return None
-    pause_s = backoff_s if error.retry_after_s is None else error.retry_after_s
-    return pause_s if pause_s <= MAX_PAUSE_S else None

@@ -133,20 +133,19 @@ def _diff_lines(old: Json, new: Json, group: str = "") -> list[str]:
             lines += _diff_lines(before or {}, after, f"{key}.")
         elif _sort_if_unordered(name, before) != _sort_if_unordered(name, after):
             mark = "+" if before is None else "-" if after is None else "~"
-            values = [_mask_value(key, value) for value in (before, after) if value is not None]
+            values = [
+                MASK
+                if group == "env." and contains_secret(name, value)
+                else json.dumps(value, sort_keys=True, ensure_ascii=False)
+                for value in (before, after)
+                if value is not None
+            ]
             lines.append(f"{mark} {key}: {' -> '.join(values)}")
     return lines
 
 
 def _sort_if_unordered(name: str, value: Any) -> Any:
     return sorted(value) if name in _UNORDERED_LISTS and value else value
-
-
-def _mask_value(key: str, value: Any) -> str:
-    group, _, name = key.partition(".")
-    if group == "env" and contains_secret(name, value):
-        return MASK
-    return json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 @dataclass
@@ -240,7 +239,11 @@ class EndpointDeployer:
                 if unhealthy_polls == _MAX_UNHEALTHY_POLLS:
                     raise EndpointUnhealthy("no worker becomes healthy")
 
-                if job_id is None and _can_newest_version_answer(response["workers"]):
+                # A worker of an earlier version would take the job if none of the newest is ready.
+                workers = response["workers"]
+                current = [worker for worker in workers if not worker["isStale"]]
+                is_ready = any(worker["status"] in _READY_STATES for worker in current)
+                if job_id is None and (is_ready or len(current) == len(workers)):
                     job_id = self.api.submit_job(endpoint_id, job_input)
                 if job_id is not None:
                     job = self.api.get_job(endpoint_id, job_id)
@@ -274,13 +277,6 @@ class EndpointDeployer:
             # Limit the lines, as the log of a running worker does not end.
             for line in islice(log.read_until_idle(_LOG_IDLE_S), _MAX_LOG_LINES):
                 self.report(f"  {line}")
-
-
-def _can_newest_version_answer(workers: list[Json]) -> bool:
-    """Return whether the newest version has a ready worker, or there is no earlier version."""
-    current = [worker for worker in workers if not worker["isStale"]]
-    is_ready = any(worker["status"] in _READY_STATES for worker in current)
-    return is_ready or len(current) == len(workers)
 
 
 def _make_test_job_input(env: Mapping[str, str]) -> Json:

@@ -209,7 +209,24 @@ def add_arguments(parser: ArgumentParser) -> None:
             "--queue-url", default=account.platform_base_url(), metavar="URL", help="queues"
         )
         if name in {"plan", "apply"}:
-            _add_plan_flags(command)
+            command.add_argument(
+                "-f", "--file", type=Path, metavar="YAML", help="the fields of a plan"
+            )
+            for field_name, field in EndpointPlan.model_fields.items():
+                kinds = (field.annotation, *get_args(field.annotation))
+                is_list = list in {getattr(kind, "__origin__", None) for kind in kinds}
+                value_type = next((kind for kind in (int, float) if kind in kinds), str)
+                is_settings = field_name == "settings"
+                command.add_argument(
+                    f"--{field_name.replace('_', '-')}",
+                    type=_parse_setting if is_settings else value_type,
+                    nargs="+" if is_list or is_settings else None,
+                    action="extend" if is_list or is_settings else "store",
+                    help=field.description,
+                )
+            command.add_argument(
+                "--unknown-settings", action="store_true", help="allow settings that look wrong"
+            )
         for flag, options in flags.items():
             command.add_argument(flag, **options)
 
@@ -252,25 +269,6 @@ def exit_signals_interrupt() -> Iterator[None]:
     finally:
         for number in signals:
             signal.signal(number, signal.SIG_DFL)
-
-
-def _add_plan_flags(command: ArgumentParser) -> None:
-    command.add_argument("-f", "--file", type=Path, metavar="YAML", help="the fields of a plan")
-    for name, field in EndpointPlan.model_fields.items():
-        kinds = (field.annotation, *get_args(field.annotation))
-        is_list = list in {getattr(kind, "__origin__", None) for kind in kinds}
-        types = {"settings": _parse_setting}
-        value_type = next((kind for kind in (int, float) if kind in kinds), str)
-        command.add_argument(
-            f"--{name.replace('_', '-')}",
-            type=types.get(name, value_type),
-            nargs="+" if is_list or name == "settings" else None,
-            action="extend" if is_list or name == "settings" else "store",
-            help=field.description,
-        )
-    command.add_argument(
-        "--unknown-settings", action="store_true", help="allow settings that look wrong"
-    )
 
 
 def _parse_setting(text: str) -> tuple[str, str]:

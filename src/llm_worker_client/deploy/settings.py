@@ -5,6 +5,7 @@ import json
 import operator
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from importlib import resources
 from typing import Literal
@@ -64,23 +65,21 @@ class AllowedValues(BaseModel):
             return value.lower() in map(str.lower, self.choices) or bool({".", ":"} & {*value})
         if self.kind == "boolean":
             return value.lower() in _BOOLEANS
-        return _may_be_json(value) if self.kind in {"json", "list"} else self._is_in_bounds(value)
+        if self.kind in {"json", "list"}:
+            return _may_be_json(value)
+        number = None
+        if match := _NUMBERS[self.kind or "number"].fullmatch(value):
+            with suppress(ValueError):
+                number = float(match[1])
+        return number is not None and all(
+            _BOUNDS[key](number, limit) for key, limit in self.bounds.items()
+        )
 
     def advice(self, value: str) -> str:
         """Return a hint about the allowed values, for a message that does not quote the value."""
         similar = find_similar_name(value.lower(), self.choices)
         suggestion = [f"did you mean {similar}?"] if similar else []
         return " ".join([*suggestion, self.accepted or f"one of {', '.join(self.choices)}"])
-
-    def _is_in_bounds(self, value: str) -> bool:
-        match = _NUMBERS[self.kind or "number"].fullmatch(value)
-        try:
-            number = float(match[1]) if match else None
-        except ValueError:
-            return False
-        return number is not None and all(
-            _BOUNDS[key](number, limit) for key, limit in self.bounds.items()
-        )
 
 
 class SettingsListing(BaseModel):
