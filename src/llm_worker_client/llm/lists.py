@@ -148,32 +148,38 @@ class ItemRunner:
         return [output for output in self._outputs if output is not None]
 
     async def _run_parts(self) -> None:
-        """Run parts sequentially until the shared queue of parts is empty."""
-        while self._parts:
-            # Retry a part before other parts, so that a prompt that always fails is found early.
-            self._parts.extendleft(reversed(await self._run_part(self._parts.popleft())))
+        """Run parts sequentially until the shared queue of parts is empty.
 
-    async def _run_part(self, part: ListPart) -> list[ListPart]:
-        """Run a part, wait for the retry delay if necessary, and return the parts to retry."""
-        refusal = await self._run_job(part)
-        unanswered = [index for index in part.indexes if self._outputs[index] is None]
-        retry_part = replace(part, indexes=unanswered, failures=part.failures + 1)
-        if refusal is not None and refusal.retry_after_s is None:
-            raise EndpointError.from_refusal(refusal)
-        if refusal is None and not any(index in self._errors for index in unanswered):
-            if unanswered == [*part.indexes][:1]:
-                message = f"There is no result for prompt {unanswered[0]}"
-                raise EndpointError(502, f"{message}: the platform stores no result above 20 MB")
-            # The missing results may have been too large together, so retry the items in two parts.
-            middle = math.ceil(len(unanswered) / 2)
-            halves = unanswered[:middle], unanswered[middle:]
-            return [replace(retry_part, indexes=half) for half in halves if half]
+        What has to be sent again becomes the first in the queue, so that a prompt that always fails
+        is found early.
+        """
         retry_delays = self._template.retry_delays
-        if part.failures >= len(retry_delays):
-            raise EndpointError.from_refusal(refusal) if refusal else self._prompt_error(unanswered)
-        retry_after_s = refusal.retry_after_s if refusal else None
-        await asyncio.sleep(max(retry_delays[part.failures], retry_after_s or 0.0))
-        return [retry_part]
+        while self._parts:
+            part = self._parts.popleft()
+            refusal = await self._run_job(part)
+            unanswered = [index for index in part.indexes if self._outputs[index] is None]
+            retry_part = replace(part, indexes=unanswered, failures=part.failures + 1)
+            if refusal is not None and refusal.retry_after_s is None:
+                raise EndpointError.from_refusal(refusal)
+
+            if refusal is None and not any(index in self._errors for index in unanswered):
+                if unanswered == [*part.indexes][:1]:
+                    message = f"There is no result for prompt {unanswered[0]}"
+                    reason = "the platform stores no result above 20 MB"
+                    raise EndpointError(502, f"{message}: {reason}")
+                # The missing results may have been too large together, so ask for two parts.
+                middle = math.ceil(len(unanswered) / 2)
+                halves = unanswered[middle:], unanswered[:middle]
+                self._parts.extendleft(replace(retry_part, indexes=half) for half in halves if half)
+                continue
+
+            if part.failures >= len(retry_delays):
+                if refusal is None:
+                    raise self._prompt_error(unanswered)
+                raise EndpointError.from_refusal(refusal)
+            retry_after_s = refusal.retry_after_s if refusal else None
+            await asyncio.sleep(max(retry_delays[part.failures], retry_after_s or 0.0))
+            self._parts.appendleft(retry_part)
 
     async def _run_job(self, part: ListPart) -> Refusal | None:
         """Run a part in one job and store its results; return the job's error, if it failed."""
