@@ -2,6 +2,7 @@
 
 import os
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 # Names and addresses by which only this machine reaches its servers.
@@ -32,10 +33,17 @@ def api_key() -> str:
     Raises:
         NoApiKey: If neither contains a key.
     """
-    if key := os.environ.get(API_KEY_VARIABLE) or _read_config_api_key(Path.home() / CONFIG_FILE):
-        return key.strip()
-    message = f"There is no API key: set {API_KEY_VARIABLE}, or let `runpod config` write"
-    raise NoApiKey(f"{message} ~/{CONFIG_FILE}.")
+    key: object = os.environ.get(API_KEY_VARIABLE)
+    if not key:
+        config = {}
+        with suppress(OSError, ValueError):
+            config = tomllib.loads((Path.home() / CONFIG_FILE).read_text())
+        profile = config.get("default")
+        key = profile.get("api_key") if isinstance(profile, dict) else config.get("apikey")
+    if not isinstance(key, str) or not key:
+        message = f"There is no API key: set {API_KEY_VARIABLE}, or let `runpod config` write"
+        raise NoApiKey(f"{message} ~/{CONFIG_FILE}.")
+    return key.strip()
 
 
 def platform_base_url() -> str:
@@ -54,13 +62,3 @@ def volume_variables() -> dict[str, str]:
     names = [VOLUME_ID_VARIABLE, VOLUME_DATACENTER_VARIABLE, VOLUME_URL_VARIABLE]
     names += [S3_KEY_VARIABLE, S3_SECRET_VARIABLE]
     return {name: os.environ[name] for name in names if os.environ.get(name)}
-
-
-def _read_config_api_key(path: Path) -> str | None:
-    try:
-        config = tomllib.loads(path.read_text())
-    except (OSError, ValueError):
-        return None
-    profile = config.get("default")
-    key = profile.get("api_key") if isinstance(profile, dict) else config.get("apikey")
-    return key if isinstance(key, str) and key else None

@@ -59,7 +59,21 @@ def add_volume_arguments(parser: ArgumentParser) -> None:
 def run(options: Namespace) -> int:
     try:
         with open_volume(options.volume, options.datacenter, options.volume_url) as volume:
-            _ACTIONS[options.action](volume, options)
+            match options.action:
+                case "upload":
+                    _upload(volume, options)
+                case "download":
+                    path = options.path or Path(options.key.rpartition("/")[2])
+                    if path.is_dir():
+                        path /= options.key.rpartition("/")[2]
+                    volume.download(options.key, path, progress=not options.quiet)
+                    print_line(str(path))
+                case "list":
+                    for file in volume.list(options.prefix):
+                        print_line(f"{file.size:>16,}  {file.modified:%Y-%m-%d %H:%M}  {file.key}")
+                case "delete":
+                    volume.delete(options.key)
+                    print_line(f"deleted: {options.key}")
     except (VolumeNotConfigured, NoApiKey) as error:
         print_message(error)
         return USAGE_ERROR
@@ -96,24 +110,3 @@ def _upload(volume: "Volume", options: Namespace) -> None:
         message = response_body["error"]["message"]
         raise VolumeError(f"{file.key} is on the volume, but: {message}")
     print_line(str(response_body["id"]))
-
-
-def _download(volume: "Volume", options: Namespace) -> None:
-    path = options.path or Path(options.key.rpartition("/")[2])
-    if path.is_dir():
-        path /= options.key.rpartition("/")[2]
-    volume.download(options.key, path, progress=not options.quiet)
-    print_line(str(path))
-
-
-def _list(volume: "Volume", options: Namespace) -> None:
-    for file in volume.list(options.prefix):
-        print_line(f"{file.size:>16,}  {file.modified:%Y-%m-%d %H:%M}  {file.key}")
-
-
-def _delete(volume: "Volume", options: Namespace) -> None:
-    volume.delete(options.key)
-    print_line(f"deleted: {options.key}")
-
-
-_ACTIONS = {"upload": _upload, "download": _download, "list": _list, "delete": _delete}

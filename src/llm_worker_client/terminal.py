@@ -17,8 +17,10 @@ def make_printable(text: str) -> str:
 
     The escapes are those of JSON, so that JSON remains valid. Colors are removed.
     """
-    text = _COLOR.sub("", text)
-    return "".join(char if _is_visible(char) else json.dumps(char)[1:-1] for char in text)
+    return "".join(
+        char if char.isprintable() or unicodedata.category(char) == "Zs" else json.dumps(char)[1:-1]
+        for char in _COLOR.sub("", text)
+    )
 
 
 def print_line(line: str) -> None:
@@ -35,7 +37,3 @@ def print_message(message: object) -> None:
     """Print an error or a note to stderr, with its line breaks."""
     for line in str(message).split("\n"):
         sys.stderr.write(f"{make_printable(line)}\n")
-
-
-def _is_visible(char: str) -> bool:
-    return char.isprintable() or unicodedata.category(char) == "Zs"
