@@ -14,7 +14,7 @@ import httpx2
 from llm_worker_client import account
 from llm_worker_client.deploy.errors import (
     ApiError,
-    DuplicateName,
+    DeployError,
     NoEndpoint,
     NoResponse,
     PlanError,
@@ -246,7 +246,7 @@ def _find_by_name(name: str, endpoints: list[Json]) -> Json | None:
     matches = [each for each in endpoints if strip_flashboot_suffix(each["name"]) == name_stem]
     if len(matches) > 1:
         ids = ", ".join(sorted(endpoint["id"] for endpoint in matches))
-        raise DuplicateName(
+        raise DeployError(
             f"{len(matches)} endpoints are named {name}: {ids}; "
             "rename one in the console, or delete it by its id: deploy delete <id>"
         )

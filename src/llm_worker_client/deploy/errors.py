@@ -25,10 +25,6 @@ class NoEndpoint(DeployError):
     """No endpoint has this name or id, or the endpoint has no worker."""
 
 
-class DuplicateName(DeployError):
-    """Several endpoints have this name, or a new endpoint would get a name that is taken."""
-
-
 class NoResponse(DeployError):
     """The platform sent no usable response, so the outcome of the request is unknown."""
 

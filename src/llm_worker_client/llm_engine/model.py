@@ -23,7 +23,6 @@ from llm_worker_client.deploy.apply import (
 from llm_worker_client.deploy.errors import (
     ApiError,
     DeployError,
-    DuplicateName,
     EndpointUnhealthy,
     NoEndpoint,
     NoResponse,
@@ -171,7 +170,7 @@ class Model:
             request["env"][NAME_VARIABLE] = name
             _set_request_fields(request, values)
             if api.find_endpoint_by_name(name) is not None:
-                raise DuplicateName(f"there is an endpoint named {name}")
+                raise DeployError(f"there is an endpoint named {name}")
             endpoint_id = _deploy(api, request, None)
         return CreateLLMEndpointResponse(endpoint_creation_task_id=endpoint_id)
 
