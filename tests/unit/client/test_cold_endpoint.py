@@ -2,15 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import httpx2
 import openai
 import pytest
-from support.processes.background import HUNG_S, poll_until
+from support.processes.background import HUNG_S
 from support.scripted_endpoint import (
     ACCOUNT,
     OutputsFunction,
@@ -20,7 +19,7 @@ from support.scripted_endpoint import (
 )
 
 from emulator import Emulator, Options, Status
-from llm_worker_client import LLM, AsyncRunpodTransport, Completion, RunpodTransport, configure
+from llm_worker_client import LLM, AsyncRunpodTransport, RunpodTransport
 
 # Emulated timeouts of the gateway in seconds: less than each of its waits, and more than the wait
 # of the client's calls of /runsync, which is one second.
@@ -28,7 +27,6 @@ SHORT, LONG = 0.02, 1.5
 ARGUMENTS: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Count."}]}
 CHAT = {"id": "c", "object": "chat.completion", "created": 0, "model": "m"}
 CHUNK = {**CHAT, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}}]}
-COMPLETION = {"request_id": "r", "output": {"text": "a", "num_completion_tokens": 1}}
 FILLER = {"filler": "x" * 10_000_000}
 
 
@@ -42,9 +40,7 @@ def answer() -> OutputsFunction:
             choice = {"tokens": ["a"], "token_ids": [7], "finish_reason": "stop"}
             result = {"choices": [choice], "usage": usage, "request_id": "r"}
             return [{"outputs": [result] * len(job_input["prompts"])}]
-        route, body = job_input.get("openai_route", ""), job_input.get("openai_input")
-        if route.startswith("/v1/llm/"):
-            return [COMPLETION]
+        body = job_input.get("openai_input")
         if body is None:
             return [{"object": "list", "data": [{"id": "m", "object": "model"}]}]
         if body.get("stream"):
@@ -86,27 +82,6 @@ async def check_completed(emulator: Emulator, count: int) -> None:
     for job in jobs:
         assert await job.wait_for_end(HUNG_S)
     assert [job.status for job in jobs] == [Status.COMPLETED] * count
-
-
-@pytest.mark.parametrize("stream", [True, False])
-async def test_a_plain_caller_gets_524_and_its_job_runs(emulator: Emulator, stream: bool) -> None:
-    headers, body = {"Authorization": ACCOUNT}, {**ARGUMENTS, "stream": stream}
-    async with (
-        aiohttp.ClientSession(headers=headers) as session,
-        session.post(f"{emulator.openai_url}/chat/completions", json=body) as response,
-    ):
-        assert (response.status, response.content_type) == (524, "text/html")
-    await check_completed(emulator, 1)
-
-
-async def test_each_retry_of_openais_client_is_another_job(
-    emulator: Emulator, warm_up_after: list[str]
-) -> None:
-    warm_up_after[0] = "there is no such text"
-    async with openai.AsyncOpenAI(base_url=emulator.openai_url, api_key=ACCOUNT) as client:
-        with pytest.raises(openai.InternalServerError) as raised:
-            await client.chat.completions.create(**ARGUMENTS)
-    assert (raised.value.status_code, len(emulator.queue.jobs)) == (524, 3)
 
 
 async def test_the_transports_return_the_result_of_one_job(
@@ -176,16 +151,6 @@ async def test_the_proxy_answers_jobs_and_the_platforms_synchronous_calls(
     await check_completed(emulator, 2)
 
 
-async def test_llm_engines_completion_runs_once(
-    emulator: Emulator, endpoint_args: dict[str, Any]
-) -> None:
-    configure(**endpoint_args)
-    completion: Any = await Completion.acreate(model="m", prompt="p", max_new_tokens=1)
-    configure()
-    assert completion.output.text == "a"
-    await check_completed(emulator, 1)
-
-
 async def test_a_list_of_prompts_runs_once(emulator: Emulator, warm_up_after: list[str]) -> None:
     # Its polls don't wait, so the gateway doesn't give up on them.
     warm_up_after[0] = "/status/"
@@ -193,21 +158,3 @@ async def test_a_list_of_prompts_runs_once(emulator: Emulator, warm_up_after: li
         outputs = await asyncio.to_thread(llm.generate, ["p"], use_tqdm=False)
     assert [output.outputs[0].text for output in outputs] == ["a"]
     await check_completed(emulator, 1)
-
-
-async def test_the_callers_timeout_cancels_the_queued_job(
-    emulator: Emulator,
-    endpoint_args: dict[str, Any],
-    warm_up_after: list[str],
-    tmp_path: Path,
-    let_time_pass: Callable[[], None],
-) -> None:
-    warm_up_after[0] = "there is no such text"
-    transport = AsyncRunpodTransport(**endpoint_args)
-    async with httpx2.AsyncClient(transport=transport, timeout=HUNG_S) as client:
-        asking = asyncio.create_task(client.post("http://any/v1/chat/completions", json=ARGUMENTS))
-        await poll_until(lambda: '"status": 524' in (tmp_path / "requests").read_text())
-        let_time_pass()
-        with pytest.raises(httpx2.ReadTimeout):
-            await asking
-    assert [job.status for job in emulator.queue.jobs.values()] == [Status.CANCELLED]

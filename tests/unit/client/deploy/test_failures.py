@@ -55,7 +55,7 @@ def test_a_malformed_key_is_not_sent_and_no_key_is_printed(
     assert "rpa_w" not in out + err
 
 
-@pytest.mark.parametrize("status", [429, 500, 503])
+@pytest.mark.parametrize("status", [429, 500])
 def test_reads_are_retried_while_the_platform_is_busy(
     api: Api, runpod: Runpod, pauses: list[float], status: int
 ) -> None:

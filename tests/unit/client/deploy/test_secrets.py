@@ -79,7 +79,7 @@ def test_secrets_of_an_existing_endpoint_are_masked_in_differences(
     assert TOKEN not in out + err
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 409, 422, 429, 500])
+@pytest.mark.parametrize("status", [403, 500])
 def test_secrets_in_an_error_are_masked(run: Run, runpod: Runpod, status: int) -> None:
     runpod.add(name="chat", env={"HF_TOKEN": PLANTED})
     detail = f"Bearer {KEY} and {PLANTED} and {TOKEN}"

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from support import ROOT
@@ -163,46 +162,23 @@ def test_a_deletion_needs_a_confirmation(
 
 
 HOSTILE = "\x1b]0;pwned\x07\x9b2J\r"
-ESCAPED = "\\u001b]0;pwned\\u0007\\u009b2J\\r"
 
 
 @pytest.mark.parametrize(
     "words",
     [
-        ("status", "mine"),
-        ("status", "mine", "--json"),
-        ("logs", "mine", "--worker", "w1", "--no-follow"),
-        ("delete", "mine", "--yes"),
+        ("status", "ep2"),
+        ("status", "ep2", "--json"),
+        ("logs", "ep2", "--worker", "w1", "--no-follow"),
         # The names of all endpoints are in the message.
         ("status", "nope"),
     ],
 )
 def test_names_and_logs_of_others_do_not_control_the_terminal(
-    run: Run, runpod: Runpod, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+    run: Run, runpod: Runpod, words: tuple[str, ...]
 ) -> None:
-    def plant(content: Any) -> Any:
-        """Return the content with hostile text in all strings that no later request needs."""
-        if words[0] == "logs":
-            return content
-        if isinstance(content, dict):
-            return {key: plant(value) for key, value in content.items()}
-        if isinstance(content, list):
-            return [*map(plant, content)]
-        return content + HOSTILE if isinstance(content, str) and content != "mine" else content
-
-    runpod.endpoints.clear()
-    runpod.add(name="mine", image="me/llm-worker:1")
-    runpod.add(name="other", image="me/llm-worker:1")
+    runpod.add(name=f"mine{HOSTILE}", image="me/llm-worker:1")
     runpod.log = [{"ts": "1", "source": "container", "line": f"a line{HOSTILE}"}]
-    runpod.workers = [worker("w1", "RUNNING")]
-    original = runpod.take_fault
-
-    def take_fault(verb: str, path: str) -> Fault | None:
-        if verb == "GET" and not path.endswith("/logs"):
-            return Fault(verb, 200, edit=plant)
-        return original(verb, path)
-
-    monkeypatch.setattr(runpod, "take_fault", take_fault)
     _, out, err = run(*words)
-    assert ESCAPED in out + err
+    assert "\\u001b]0;pwned\\u0007\\u009b2J\\r" in out + err
     assert not set("\x1b\x07\x9b\r") & set(out + err)

@@ -1,8 +1,6 @@
-"""Lists of prompts as jobs: order, sizes, failures, retries and Ctrl-C."""
+"""Lists of prompts as jobs: order, sizes, failures and retries."""
 
 import asyncio
-import signal
-import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -176,38 +174,11 @@ async def test_a_failure_cancels_the_other_jobs(echo_llm: Echo) -> None:
         assert statuses == ["CANCELLED"] * 3 + ["COMPLETED"]
 
 
-# ``LLM`` on its own loop, with the emulator in another thread:
-
-
-def create_llm(emulator: Emulator) -> LLM:
-    return LLM("local", api_key=ACCOUNT, base_url=emulator.api_url)
-
-
 async def test_generate_works_inside_a_running_loop(echo_llm: Echo) -> None:
     running = scripted_endpoint(make_handler(echo_llm.answer), WITH_KEY)
     with (
         start_blocking_portal() as portal,
         portal.wrap_async_context_manager(running) as emulator,
-        create_llm(emulator) as llm,
+        LLM("local", api_key=ACCOUNT, base_url=emulator.api_url) as llm,
     ):
         assert texts(llm.generate("a", use_tqdm=False)) == ["a!"]
-
-
-def test_ctrl_c_cancels_the_jobs() -> None:
-    main = threading.main_thread().ident
-    assert main
-
-    def answer(_: Any) -> list[Any]:
-        signal.pthread_kill(main, signal.SIGINT)
-        return [HANG]
-
-    running = scripted_endpoint(make_handler(answer), WITH_KEY)
-    with (
-        start_blocking_portal() as portal,
-        portal.wrap_async_context_manager(running) as emulator,
-        create_llm(emulator) as llm,
-    ):
-        with pytest.raises(KeyboardInterrupt):
-            llm.generate("a", use_tqdm=False)
-        (job,) = emulator.queue.jobs.values()
-        assert job.status is Status.CANCELLED

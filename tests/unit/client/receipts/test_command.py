@@ -83,11 +83,8 @@ def test_notes_say_which_receipts_distort_the_sums(run: Run, volume: Path) -> No
         assert note in err
 
 
-# Lines between those of receipts; the last one is twice as long as a reader accepts.
-DAMAGED_LINES = ("{}", "[]", '{"id": "cut', "\0" * 100, "\xff", '"' + "x" * 2**21 + '"')
-
-
-@pytest.mark.parametrize("line", DAMAGED_LINES, ids=range(len(DAMAGED_LINES)))
+# The second line is twice as long as a reader accepts.
+@pytest.mark.parametrize("line", ["\xff", '"' + "x" * 2**21 + '"'], ids=["short", "long"])
 def test_a_damaged_line_is_a_warning_and_a_status_whatever_is_printed(
     run: Run, volume: Path, line: str
 ) -> None:
@@ -167,11 +164,6 @@ def test_damaged_receipts_only_are_an_error(run: Run, tmp_path: Path) -> None:
     message = "There are no receipts for 2026-11-27 (damaged lines: 1): is RECEIPTS=1 set"
     status, _, err = run("--directory", tmp_path)
     assert (status, err.startswith(message)) == (1, True)
-
-
-def test_a_missing_directory_is_an_error(run: Run, tmp_path: Path) -> None:
-    message = f"{tmp_path / 'missing'}: there is no such directory\n"
-    assert run("--directory", tmp_path / "missing") == (1, "", message)
 
 
 @pytest.mark.parametrize(

@@ -104,20 +104,15 @@ def test_receipts_are_summed_exactly_by_each_field(
 def test_the_receipts_on_a_volume_have_the_same_sums_as_in_a_directory(
     volume: Path, mount: Mount
 ) -> None:
-    expected = sum_receipts(volume, [DAY, NEXT_DAY], ["user", "day"])
     (volume / "worker/receipts/2026-11-27/notes.txt").write_text("not JSON\n")
+    expected = sum_receipts(volume, [DAY, NEXT_DAY], ["user", "day"])
+    assert (expected.total.requests, expected.skipped_lines) == (4, 0)
     with mount.open() as remote:
         for path in volume.rglob("*.*"):
             remote.upload(path, str(path.relative_to(volume)))
     # Lines are longer than blocks.
     with mount.open(part_size=100) as remote:
         assert sum_receipts(remote, [DAY, NEXT_DAY], ["user", "day"]) == expected
-
-
-def test_other_files_and_days_are_not_read(volume: Path) -> None:
-    (volume / "worker/receipts/2026-11-27/notes.txt").write_text("not JSON\n")
-    found = sum_receipts(volume, [DAY])
-    assert (found.total.requests, found.skipped_lines) == (3, 0)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +141,8 @@ def test_incomplete_and_damaged_lines_are_skipped_and_counted(tmp_path: Path, li
     assert (found.damaged_lines, found.incomplete_lines) == (1, 1)
 
 
-@pytest.mark.parametrize("character", [b"\0", b"{", b'"', b" "])
-@pytest.mark.parametrize("size", [2**20 + 1, 2**22 - 1, 2**22, 2**23 + 7])
+@pytest.mark.parametrize("character", [b"{", b" "])
+@pytest.mark.parametrize("size", [2**20 + 1, 2**22, 2**23 + 7])
 def test_a_line_of_any_length_is_one_line_and_takes_little_memory(
     tmp_path: Path, character: bytes, size: int
 ) -> None:
@@ -162,18 +157,6 @@ def test_a_line_of_any_length_is_one_line_and_takes_little_memory(
     assert (found.damaged_lines, found.incomplete_lines) == (not is_whole, 1)
 
 
-def test_receipts_of_newer_workers_with_more_keys_are_summed(tmp_path: Path) -> None:
-    write_receipts(tmp_path, make_receipt(new={"key": 1}))
-    assert sum_receipts(tmp_path, [DAY]).total.requests == 1
-
-
-def test_lines_across_the_blocks_of_a_large_file_are_complete(tmp_path: Path) -> None:
-    write_receipts(tmp_path, *(make_receipt(f"job{n}", gpu_seconds=n) for n in range(8000)))
-    found = sum_receipts(tmp_path, [DAY])
-    assert (found.total.requests, found.skipped_lines) == (8000, 0)
-    assert found.total.gpu_seconds == sum(range(8000))
-
-
 def test_retried_requests_count_each_time_and_their_number_is_reported(tmp_path: Path) -> None:
     write_receipts(tmp_path, *(make_receipt(f"job{n}") for n in range(1000)))
     write_receipts(tmp_path, *(make_receipt(f"job{n}") for n in range(7)), day=NEXT_DAY)
@@ -186,13 +169,6 @@ def test_statuses_from_400_on_count_as_failed(tmp_path: Path) -> None:
     statuses = [200, 206, 399, 400, 499, 503]
     write_receipts(tmp_path, *(make_receipt(str(status), status=status) for status in statuses))
     assert sum_receipts(tmp_path, [DAY]).total.failed == 3
-
-
-def test_a_group_without_any_output_has_no_percentiles_of_the_first_token(volume: Path) -> None:
-    groups = sum_receipts(volume, [DAY], ["model"]).groups
-    tuned = groups["tuned",]
-    assert (tuned.first_token_ms_p50, tuned.first_token_ms_p99) == (None, None)
-    assert groups["demo",].first_token_ms_p50 == pytest.approx(20, rel=0.01)
 
 
 def test_an_unknown_field_is_an_error_that_lists_the_fields(tmp_path: Path) -> None:
@@ -254,15 +230,6 @@ def test_the_sums_of_the_groups_of_any_fields_equal_the_total(
     found = sum_in_new_directory(receipts, by)
     columns = zip(*map(exact_sums, found.groups.values()), strict=True)
     assert [sum(column) for column in columns] == (exact_sums(found.total) if receipts else [])
-    assert found.total.requests == len(receipts)
-
-
-@given(st.lists(RECEIPTS, max_size=12))
-@settings(max_examples=50, deadline=None)
-def test_a_request_counts_once_for_each_of_its_labels(receipts: list[dict[str, Any]]) -> None:
-    found = sum_in_new_directory(receipts, ["label"])
-    rows = sum(len(receipt.get("labels", {})) or 1 for receipt in receipts)
-    assert sum(totals.requests for totals in found.groups.values()) == rows
     assert found.total.requests == len(receipts)
 
 

@@ -31,36 +31,25 @@ def run(*arguments: str) -> int:
 def test_a_file_is_uploaded_listed_downloaded_and_deleted(
     mount: Mount, file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run("upload", str(file)) == 0
-    assert capsys.readouterr().out == "inbox/rows.jsonl\n"
-    assert mount.read("inbox/rows.jsonl") == file.read_bytes()
-    assert run("list", "inbox/rows") == 0
-    assert f"{file.stat().st_size:,}" in capsys.readouterr().out
-    (tmp_path / "back").mkdir()
-    assert run("download", "inbox/rows.jsonl", str(tmp_path / "back"), "--quiet") == 0
-    assert (tmp_path / "back/rows.jsonl").read_bytes() == file.read_bytes()
-    assert run("delete", "inbox/rows.jsonl") == 0
-    assert run("delete", "inbox/rows.jsonl") == 1
-    printed = capsys.readouterr()
-    assert "There is no inbox/rows.jsonl on the volume." in printed.err
-    assert mount.server.secret_key not in printed.out + printed.err
-
-
-def test_keys_that_others_have_chosen_do_not_control_the_terminal(
-    file: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    key = "hostile/\x1b]0;pwned\x07\x9b31m\x0b 9  2026-01-01 00:00  forged"
-    assert run("upload", str(file), "--key", key) == 0
-    assert run("list", "hostile/") == 0
-    assert run("delete", key) == 0
-    assert run("delete", key) == 1
-    printed = capsys.readouterr()
-    lines = printed.out.splitlines() + printed.err.splitlines()
-    assert all(
-        "hostile/\\u001b]0;pwned\\u0007\\u009b31m\\u000b 9  2026" in line for line in lines[:3]
+    # A key that others have chosen must not control the terminal.
+    name, printed_name = "\x1b]0;pwned\x07\x9b31m\x0b", "\\u001b]0;pwned\\u0007\\u009b31m\\u000b"
+    assert run("upload", str(file), "--key", f"in/{name}") == 0
+    assert capsys.readouterr().out == f"in/{printed_name}\n"
+    assert mount.read(f"in/{name}") == file.read_bytes()
+    assert run("list", "in/") == 0
+    listed = capsys.readouterr().out
+    assert (f"{file.stat().st_size:,} " in listed, f" in/{printed_name}\n" in listed) == (
+        True,
+        True,
     )
+    assert run("download", f"in/{name}", str(tmp_path), "--quiet") == 0
+    assert (tmp_path / name).read_bytes() == file.read_bytes()
+    assert run("delete", f"in/{name}") == 0
+    assert run("delete", f"in/{name}") == 1
+    printed = capsys.readouterr()
+    assert f"There is no in/{printed_name} on the volume." in printed.err
+    assert mount.server.secret_key not in printed.out + printed.err
     assert not set("\x1b\x07\x9b") & set(printed.out + printed.err)
-    assert len(printed.out.splitlines()) == 3
 
 
 async def test_an_uploaded_file_becomes_a_file_of_the_endpoint(
@@ -72,8 +61,8 @@ async def test_an_uploaded_file_becomes_a_file_of_the_endpoint(
 ) -> None:
     monkeypatch.setenv("RUNPOD_API_KEY", ACCOUNT)
     flags = ("--endpoint", "local", "--base-url", emulator.api_url, "--purpose", "fine-tune")
-    assert await asyncio.to_thread(run, "upload", str(file), "--key", "in/a", *flags) == 0
-    body = {"path": "in/a", "filename": "rows.jsonl", "purpose": "fine-tune"}
+    assert await asyncio.to_thread(run, "upload", str(file), *flags) == 0
+    body = {"path": "inbox/rows.jsonl", "filename": "rows.jsonl", "purpose": "fine-tune"}
     assert [job_input["openai_input"] for job_input in script.inputs] == [body]
     assert capsys.readouterr().out == "file-1\n"
 
