@@ -3,8 +3,16 @@
 from pathlib import Path
 
 import pytest
-from support.clients.llm_engine import WORKER_SETTINGS
-from support.models.lora import make_adapter
+from support.models.lora import MAX_RANK, make_adapter
+
+# Settings of a worker with the adapters that a test needs.
+WORKER_SETTINGS = {
+    "ENABLE_LORA": "1",
+    "MAX_LORA_RANK": str(MAX_RANK),
+    # More than a test uses: on a CPU vLLM would mix adapters up.
+    "MAX_LORAS": "8",
+    "ALLOW_UNLOAD_LORA_ADAPTER": "1",
+}
 
 
 @pytest.fixture(scope="session")

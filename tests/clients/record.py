@@ -14,14 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support import ROOT
-from support.clients.openai import LITELLM_ENVIRON
-from support.clients.scripts import run_client
+from support.clients import CLIENTS, ENVIRON, run_client
 from support.traffic.recording import Turn, recording_server
 from support.traffic.store import FOLDER, Request, decode, encode, shorten
 
-CLIENTS = ROOT / ".clients"
 SESSIONS = Path(__file__).parent / "programs" / "sessions"
-TOKENIZERS = "lib/python*/site-packages/litellm/litellm_core_utils/tokenizers"
 UUID = "0b2c4d6e-0000-4000-8000-0123456789ab"
 PLAIN = Turn('{"name": "demo", "streams": true, "chunks": [1, 3]}')
 CALL = ("job_status", '{"job_id": "42"}')
@@ -134,11 +131,6 @@ options=(--skip-git-repo-check --dangerously-bypass-approvals-and-sandbox -c mod
 codex exec "${{options[@]}}" 'Is job 42 done?' || true
 codex exec resume "${{options[@]}}" --last 'Go on.' || true
 """
-ENVIRON = {
-    **LITELLM_ENVIRON,
-    # Otherwise LangChain downloads the vocabulary of OpenAI's models.
-    "TIKTOKEN_CACHE_DIR": "".join(map(str, CLIENTS.glob(TOKENIZERS))),
-}
 RECORDED = {
     "openai-1": python_client(CLIENTS / "openai-1", "openai_sdk.py", URL),
     "openai-2": python_client(CLIENTS, "openai_sdk.py", URL),

@@ -1,7 +1,6 @@
 """Tests with unchanged third-party clients, each in its own process, and `make endpoint`."""
 
 import functools
-import os
 import re
 import shutil
 import sys
@@ -13,21 +12,13 @@ from typing import Any
 import pytest
 from demo_model import ANSWERS
 from support import ROOT
-from support.clients.openai import LITELLM_ENVIRON
-from support.clients.scripts import client_answers, require_installed, run_client
+from support.clients import CLIENTS, ENVIRON, client_answers, require_installed, run_client
 from support.models.minilm import DIMENSIONS
 from support.processes.servers import KEY, LocalEndpoint, http_worker
 
 ANSWER = "This worker turns a Hugging Face model into a serverless endpoint."
 JOB = {"job_id": "42"}
 DESCRIPTION = {"name": "demo", "streams": True, "chunks": [1, 3, 9, 27]}
-TOKENIZERS = "lib/python*/site-packages/litellm/litellm_core_utils/tokenizers"
-ENVIRON = {
-    "PATH": os.environ["PATH"],
-    **LITELLM_ENVIRON,
-    # Otherwise LangChain downloads the vocabulary of OpenAI's models.
-    "TIKTOKEN_CACHE_DIR": "".join(map(str, (ROOT / ".clients").glob(TOKENIZERS))),
-}
 
 
 @dataclass(frozen=True)
@@ -44,7 +35,7 @@ class Runtime:
             pytest.skip("there is no Node")
 
 
-CLIENTS, AGENTS_SDK = ROOT / ".clients", ROOT / ".clients" / "openai-agents"
+AGENTS_SDK = CLIENTS / "openai-agents"
 PYTHON = Runtime(CLIENTS, (str(CLIENTS / "bin" / "python"), "-"))
 AGENTS = Runtime(AGENTS_SDK, (str(AGENTS_SDK / "bin" / "python"), "-"))
 NODE = Runtime(CLIENTS / "node", ("node", "--input-type=module", "-"))

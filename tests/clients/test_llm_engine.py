@@ -8,27 +8,33 @@ All examples run in order in one process. Then follow calls that are not on the 
 
 import json
 import re
+import sys
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from clients.conftest import WORKER_SETTINGS
 from support import ROOT
-from support.clients.llm_engine import (
-    CLASSES,
-    CLIENT,
-    PROXY,
-    SERVE,
-    WAYS,
-    WORKER_SETTINGS,
-    LLMEngineHost,
-    endpoint_host,
-    serve_host,
+from support.clients import CLIENTS, client_answers, require_installed
+from support.models.lora import make_adapter
+from support.processes.servers import (
+    ACCOUNT,
+    KEY,
+    READY,
+    client_proxy,
+    http_worker,
+    local_endpoint,
 )
-from support.clients.scripts import require_installed
-from support.processes.servers import READY, local_endpoint
 from support.tables.api_examples import matches
 
+CLIENT = CLIENTS / "llm-engine"
+PROGRAMS = Path(__file__).parent / "programs"
+OWN_PACKAGE = re.compile(r"\bllmengine\b")
+# Ways in which a script reaches a worker: over HTTP; through the proxy, in front of the local
+# platform; or with our classes.
+SERVE, PROXY, CLASSES = WAYS = ("serve", "proxy", "classes")
 DOCUMENT = (ROOT / "docs" / "llm-engine.md").read_text()
 EXAMPLE = re.compile(
     r"^```python llm-engine([ a-z]*)\n(.*?)^```$(?:\n\n```text output\n(.*?)^```$)?",
@@ -37,31 +43,83 @@ EXAMPLE = re.compile(
 EXAMPLES = EXAMPLE.findall(DOCUMENT)
 
 
+@dataclass(frozen=True)
+class LLMEngineHost:
+    """A worker that serves the demo model and adapters to scripts.
+
+    ``way`` is one of WAYS, ``environ`` the environment of the scripts.
+    """
+
+    way: str
+    # For our classes, the platform's URL.
+    url: str
+    environ: dict[str, str]
+
+    def run_program(
+        self, program: str, *arguments: str, stdin: str | None = None, cwd: Path = ROOT
+    ) -> dict[str, Any]:
+        """Run ``llm_engine_<program>.py``; return the answers that it printed."""
+        interpreter = sys.executable if self.way == CLASSES else str(CLIENT / "bin" / "python")
+        command = [interpreter, "-m", f"clients.programs.llm_engine_{program}", *arguments]
+        if self.way == CLASSES and stdin is not None:
+            stdin = replace_import(stdin)
+        return client_answers(command, self.environ, cwd, stdin)
+
+
+def replace_import(script: str) -> str:
+    """Return a script that imports our classes instead of LLM Engine's own client."""
+    return OWN_PACKAGE.sub("llm_worker_client.llm_engine", script)
+
+
 @pytest.fixture(scope="module", params=WAYS)
 def host(
     request: pytest.FixtureRequest,
     worker_environ: dict[str, str],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[LLMEngineHost]:
-    """Start a worker with an empty volume, reached in one of the page's ways."""
+    """Start a worker, reached in one of the page's ways, with a volume that has an adapter."""
     way: str = request.param
     if way != CLASSES:
         require_installed(CLIENT)
     folder: Path = tmp_path_factory.mktemp("way")
-    if way == SERVE:
-        with serve_host(worker_environ, folder) as found:
-            yield found
-        return
     volume = folder / "volume"
-    volume.mkdir()
-    command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
+    make_adapter(volume / "adapters" / "fairy-tales", Path(worker_environ["MODEL_NAME"]))
     settings = {**worker_environ, **WORKER_SETTINGS, "BASE_PATH": str(volume)}
+    if way == SERVE:
+        with http_worker({**settings, "SERVE_API_KEY": KEY}, folder / "log") as running:
+            yield host_over_http(SERVE, running.url)
+        return
+    command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
     with local_endpoint(command, settings, folder / "output") as endpoint:
         endpoint.wait_for_output(READY)
-        with endpoint_host(
-            way, endpoint, volume, Path(worker_environ["MODEL_NAME"]), folder
-        ) as found:
-            yield found
+        if way == PROXY:
+            log = folder / "log"
+            with client_proxy(endpoint.api_url, log, PROXY_API_KEY=KEY) as proxy:
+                yield host_over_http(PROXY, proxy.url)
+            return
+        programs = folder / "clients" / "programs"
+        programs.mkdir(parents=True)
+        for program in PROGRAMS.glob("llm_engine_*.py"):
+            (programs / program.name).write_text(replace_import(program.read_text()))
+        environ = {
+            "PYTHONPATH": f"{folder}:{ROOT / 'src'}",
+            "RUNPOD_ENDPOINT_ID": "local",
+            "RUNPOD_API_KEY": ACCOUNT,
+            "RUNPOD_ENDPOINT_BASE_URL": endpoint.api_url,
+        }
+        yield LLMEngineHost(CLASSES, endpoint.api_url, environ)
+
+
+def host_over_http(way: str, url: str) -> LLMEngineHost:
+    """Return a host for LLM Engine's own client."""
+    environ = {
+        "PYTHONPATH": str(ROOT / "tests"),
+        "LLM_ENGINE_BASE_PATH": f"{url}/",
+        "SCALE_API_KEY": KEY,
+        # Do not look for the newest version on the internet.
+        "LLM_ENGINE_DISABLE_VERSION_CHECK": "true",
+    }
+    return LLMEngineHost(way, url, environ)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +130,6 @@ def outputs(host: LLMEngineHost, tmp_path_factory: pytest.TempPathFactory) -> di
         for number, (ways, code, _) in enumerate(EXAMPLES)
         if not ways or host.way in ways.split()
     }
-    host.adapter("fairy-tales")
     folder = tmp_path_factory.mktemp("page")
     found = host.run_program("page", stdin=json.dumps(list(codes.values())), cwd=folder)
     return dict(zip(codes, found["outputs"], strict=True))

@@ -4,26 +4,48 @@ The newest version also reaches the proxy through LiteLLM's.
 """
 
 import functools
+import json
+import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 from demo_model import ANSWERS
-from support.clients.openai import (
-    NEWEST,
-    PROVIDER,
-    PROXY,
-    TRANSPORT,
-    OpenAIHost,
-    endpoint_host,
-    litellm_host,
-)
+from support import ROOT
+from support.clients import CLIENTS, ENVIRON, client_answers, require_installed
 from support.models.minilm import DIMENSIONS
-from support.processes.servers import LocalEndpoint
+from support.processes.servers import ACCOUNT, KEY, LocalEndpoint, client_proxy, start_server
 
+FOLDERS = {"1": CLIENTS / "openai-1", "2": CLIENTS}
+NEWEST = "3"
+PROXY, TRANSPORT = "proxy", "transport"
+# LiteLLM's provider for servers like vLLM's.
+PROVIDER = "hosted_vllm"
 ANSWER_START = "This worker turns a Hugging Face model"
 COUNT_ANSWER = ANSWERS["Count to ten."]
+
+
+@dataclass(frozen=True)
+class OpenAIHost:
+    """A worker or a platform as programs reach it: the arguments of a program."""
+
+    way: str
+    address: str
+    key: str = KEY
+
+    def run_calls(self, version: str, part: str) -> Any:
+        """Run ``openai_calls.py``; return the answers that it printed."""
+        interpreter: str | Path = sys.executable
+        if version != NEWEST:
+            require_installed(FOLDERS[version])
+            interpreter = FOLDERS[version] / "bin" / "python"
+        command = [interpreter, "-m", "clients.programs.openai_calls"]
+        environ = {"PYTHONPATH": f"{ROOT / 'tests'}:{ROOT / 'src'}"}
+        answers = client_answers([*command, self.way, self.address, self.key, part], environ)
+        assert answers["version"].startswith(f"{version}.")
+        return answers[part]
 
 
 @pytest.fixture(scope="module", params=[PROXY, TRANSPORT])
@@ -33,10 +55,12 @@ def platform_host(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[OpenAIHost]:
     """Reach a worker behind the local platform, through the proxy or with the transport."""
-    with endpoint_host(
-        request.param, make_endpoint, tmp_path_factory.mktemp("proxy") / "log"
-    ) as found:
-        yield found
+    if request.param == TRANSPORT:
+        yield OpenAIHost(TRANSPORT, make_endpoint.api_url, ACCOUNT)
+        return
+    log = tmp_path_factory.mktemp("proxy") / "log"
+    with client_proxy(make_endpoint.api_url, log, PROXY_API_KEY=KEY) as proxy:
+        yield OpenAIHost(PROXY, proxy.url)
 
 
 @pytest.fixture(scope="module", params=["1", "2", NEWEST])
@@ -92,9 +116,24 @@ def litellm(
     make_endpoint: LocalEndpoint, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OpenAIHost]:
     """Reach a worker through LiteLLM's proxy, in front of the proxy."""
-    folder = tmp_path_factory.mktemp("litellm")
-    with litellm_host(make_endpoint, ["demo", "minilm"], folder) as found:
-        yield found
+    installed, folder = CLIENTS / "litellm-proxy", tmp_path_factory.mktemp("litellm")
+    require_installed(installed)
+    with client_proxy(make_endpoint.api_url, folder / "proxy.log", PROXY_API_KEY=KEY) as proxy:
+        access = {"api_base": f"{proxy.url}/v1", "api_key": KEY}
+        config = {
+            "model_list": [
+                {"model_name": name, "litellm_params": {"model": f"{PROVIDER}/{name}", **access}}
+                for name in ("demo", "minilm")
+            ],
+            "files_settings": [{"custom_llm_provider": PROVIDER, **access}],
+            "general_settings": {"master_key": "sk-gateway"},
+        }
+        (folder / "config.yaml").write_text(json.dumps(config))
+        environ = {**ENVIRON, "HOME": str(folder)}
+        command = (installed / "bin" / "litellm", "--config", folder / "config.yaml")
+        options = ("--host", "127.0.0.1", "--port", "0")
+        with start_server((*command, *options), environ, folder / "log") as gateway:
+            yield OpenAIHost(PROXY, gateway.url, "sk-gateway")
 
 
 def test_litellms_proxy_forwards_chats_tools_and_embeddings(litellm: OpenAIHost) -> None:

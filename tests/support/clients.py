@@ -1,6 +1,7 @@
-"""Runs third-party clients, each in a separate process."""
+"""Runs third-party clients as their users start them, each in a separate process."""
 
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +9,19 @@ from typing import Any
 
 import pytest
 
+from support import ROOT
+
+CLIENTS = ROOT / ".clients"
+# Variables of programs that import LiteLLM or LangChain.
+ENVIRON = {
+    "PATH": os.environ["PATH"],
+    "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # otherwise LiteLLM downloads its price list on import
+    "LITELLM_MODE": "PRODUCTION",  # otherwise LiteLLM reads a .env file
+    # Otherwise LangChain downloads the vocabulary of OpenAI's models.
+    "TIKTOKEN_CACHE_DIR": "".join(
+        map(str, CLIENTS.glob("lib/python*/site-packages/litellm/litellm_core_utils/tokenizers"))
+    ),
+}
 # Seconds after which a hanging client is killed: it takes two to seven on an idle machine.
 CLIENT_S = 300
 
