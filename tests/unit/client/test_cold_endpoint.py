@@ -19,7 +19,7 @@ from support.scripted_endpoint import (
 )
 
 from emulator import Emulator, Options, Status
-from llm_worker_client import LLM, AsyncRunpodTransport, RunpodTransport
+from llm_worker_client import AsyncRunpodTransport, RunpodTransport
 
 # Emulated timeouts of the gateway in seconds: less than each of its waits, and more than the wait
 # of the client's calls of /runsync, which is one second.
@@ -27,19 +27,11 @@ SHORT, LONG = 0.02, 1.5
 ARGUMENTS: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Count."}]}
 CHAT = {"id": "c", "object": "chat.completion", "created": 0, "model": "m"}
 CHUNK = {**CHAT, "object": "chat.completion.chunk", "choices": [{"index": 0, "delta": {}}]}
-FILLER = {"filler": "x" * 10_000_000}
 
 
 @pytest.fixture
 def answer() -> OutputsFunction:
-    """Return a worker's answers; the route or the form of the job selects them."""
-
     def answer(job_input: Any) -> list[Any]:
-        if "prompts" in job_input:
-            usage = {"input": 1, "output": 1}
-            choice = {"tokens": ["a"], "token_ids": [7], "finish_reason": "stop"}
-            result = {"choices": [choice], "usage": usage, "request_id": "r"}
-            return [{"outputs": [result] * len(job_input["prompts"])}]
         body = job_input.get("openai_input")
         if body is None:
             return [{"object": "list", "data": [{"id": "m", "object": "model"}]}]
@@ -59,9 +51,6 @@ def gateway_timeout_s(request: pytest.FixtureRequest) -> float:
 def warm_up_after() -> list[str]:
     """Return the text in the log of requests after which the worker starts; a test may set it."""
     return ['"status": 524']
-
-
-with_long_timeout = pytest.mark.parametrize("gateway_timeout_s", [LONG], indirect=True)
 
 
 @pytest.fixture
@@ -121,19 +110,7 @@ async def test_a_read_is_answered(
     await check_completed(emulator, count)
 
 
-@with_long_timeout
-async def test_a_large_request_runs_once(
-    emulator: Emulator, endpoint_args: dict[str, Any], warm_up_after: list[str]
-) -> None:
-    warm_up_after[0] = "runsync?wait=1000"
-    transport = AsyncRunpodTransport(**endpoint_args)
-    async with httpx2.AsyncClient(transport=transport, timeout=HUNG_S) as client:
-        response = await client.post("http://any/v1/chat/completions", json=ARGUMENTS | FILLER)
-    assert response.json()["choices"][0]["message"]["content"] == "one"
-    await check_completed(emulator, 1)
-
-
-@with_long_timeout
+@pytest.mark.parametrize("gateway_timeout_s", [LONG], indirect=True)
 async def test_the_proxy_answers_jobs_and_the_platforms_synchronous_calls(
     emulator: Emulator, warm_up_after: list[str]
 ) -> None:
@@ -149,12 +126,3 @@ async def test_the_proxy_answers_jobs_and_the_platforms_synchronous_calls(
         )
     assert (report.json()["status"], chat.json()["object"]) == ("COMPLETED", CHAT["object"])
     await check_completed(emulator, 2)
-
-
-async def test_a_list_of_prompts_runs_once(emulator: Emulator, warm_up_after: list[str]) -> None:
-    # Its polls don't wait, so the gateway doesn't give up on them.
-    warm_up_after[0] = "/status/"
-    with LLM("local", api_key=ACCOUNT, base_url=emulator.api_url) as llm:
-        outputs = await asyncio.to_thread(llm.generate, ["p"], use_tqdm=False)
-    assert [output.outputs[0].text for output in outputs] == ["a"]
-    await check_completed(emulator, 1)

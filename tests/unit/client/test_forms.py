@@ -49,20 +49,6 @@ def test_an_upload_in_a_form_becomes_json(content: bytes) -> None:
     assert body == UPLOAD
 
 
-def test_an_upload_too_large_for_a_job_goes_to_the_volume_first() -> None:
-    content = b"x" * (MAX_FILE_BYTES + 1)
-    call = read_upload(form(content))
-    assert call.large_form is not None
-    path = call.large_form.file_path
-    assert path.read_bytes() == content
-    assert call.with_stored_file("uploads/x").input["openai_input"] == {
-        **UPLOAD,
-        "path": "uploads/x",
-    }
-    call.large_form.close()
-    assert not path.exists()
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [

@@ -16,13 +16,8 @@ EVIL = "https://evil.example"
     [
         # Programs, also on other machines and in containers, with addresses and local names.
         {"Host": "127.0.0.1:8000"},
-        {"Host": "localhost"},
-        {"Host": "[::1]:8000"},
-        {"Host": "192.168.1.20:8000"},
         {"Host": "[fe80::1]"},
-        {"Host": "worker"},
         {"Host": "worker-1:8000"},
-        {"Host": "host.docker.internal:8000"},
         {"Host": "Host.Containers.Internal"},
         {"Host": "demo.localhost:8000"},
         # An HTTP/1.0 probe. Browsers always send Host.
@@ -43,14 +38,11 @@ def test_programs_and_the_servers_own_page_are_answered(headers: dict[str, str])
     [
         # A name that the owner of a page has pointed to this machine.
         "evil.example",
-        "evil.example:8000",
-        "localhost.evil.example",
         "127.0.0.1.evil.example:8000",
         "notlocalhost.internal.example",
         "[::1].evil.example",
         "[::1",
         # Any machine in the same network may claim this name (mDNS).
-        "evil.local",
         "evil.local:8000",
         "",
         ":8000",
@@ -58,7 +50,6 @@ def test_programs_and_the_servers_own_page_are_answered(headers: dict[str, str])
         "0.0.0.0:8000",
         "[::]:8000",
         "[::ffff:7f00:1]:8000",
-        "[::ffff:0:0]:8000",
     ],
 )
 def test_names_that_may_belong_to_another_site_are_refused(host: str) -> None:

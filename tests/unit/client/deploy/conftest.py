@@ -1,7 +1,7 @@
 """The command `deploy` against a platform on loopback."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -24,20 +24,9 @@ def pauses() -> list[float]:
 
 
 @pytest.fixture
-def open_api(runpod: Runpod, pauses: list[float]) -> Iterator[Callable[..., Api]]:
-    """Return a function that opens the API with a timeout in seconds."""
-    with ExitStack() as stack:
-
-        def create(timeout_s: float = 60.0) -> Api:
-            api = Api(KEY, f"{runpod.url}/v2", f"{runpod.url}/queue", pauses.append, timeout_s)
-            return stack.enter_context(closing(api))
-
-        yield create
-
-
-@pytest.fixture
-def api(open_api: Callable[..., Api]) -> Api:
-    return open_api()
+def api(runpod: Runpod, pauses: list[float]) -> Iterator[Api]:
+    with closing(Api(KEY, f"{runpod.url}/v2", f"{runpod.url}/queue", pauses.append)) as opened:
+        yield opened
 
 
 def addresses(runpod: Runpod) -> tuple[str, ...]:

@@ -223,7 +223,7 @@ def sum_in_new_directory(receipts: list[dict[str, Any]], by: list[str]) -> Recei
 
 
 @given(st.lists(RECEIPTS, max_size=12), SINGLE_FIELDS)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_sums_of_the_groups_of_any_fields_equal_the_total(
     receipts: list[dict[str, Any]], by: list[str]
 ) -> None:
@@ -234,7 +234,7 @@ def test_the_sums_of_the_groups_of_any_fields_equal_the_total(
 
 
 @given(st.lists(st.floats(0.01, 10**7), min_size=1, max_size=50))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_percentiles_are_those_of_the_nearest_rank_within_1_percent(times: list[float]) -> None:
     receipts = [make_receipt(first_token_ms=ms / 2, total_ms=ms) for ms in times]
     total = sum_in_new_directory(receipts, ["model"]).total

@@ -101,6 +101,7 @@ async def test_a_large_file_is_refused_without_a_volume_and_the_missing_variable
 
 
 @pytest.mark.usefixtures("_set_volume_environ")
+@pytest.mark.parametrize("async_openai_client", ["transport"], indirect=True)
 async def test_a_volume_that_refuses_the_keys_is_a_502(
     async_openai_client: openai.AsyncOpenAI, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
