@@ -68,17 +68,13 @@ class WorkerProcessGroup:
     def pid(self) -> int:
         return self.process.pid
 
-    @property
-    def group_id(self) -> int:
-        return self.guard.pid
-
     def send_signal(self, number: signal.Signals) -> None:
         """Send a signal as to a container: SIGTERM to the first process, other signals to all."""
         with contextlib.suppress(ProcessLookupError):
             if number is signal.SIGTERM:
                 self.process.terminate()
             else:
-                os.killpg(self.group_id, number)
+                os.killpg(self.guard.pid, number)
 
     async def wait(self) -> int:
         """Wait for the first process to exit, and return its exit status."""

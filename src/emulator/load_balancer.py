@@ -44,26 +44,28 @@ class LoadBalancer:
         self.queue = Queue(options)
         self._backends: dict[str, _Backend] = {}
         self._port = options.port
-        self._exit_stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
         options = self.options
-        middlewares = make_middlewares(self._exit_stack, options.request_log)
-        connector = aiohttp.TCPConnector(limit=0)
-        self._session = await self._exit_stack.enter_async_context(
-            aiohttp.ClientSession(connector=connector, auto_decompress=False)
-        )
-        app = web.Application(middlewares=middlewares, client_max_size=MAX_READ_BYTES)
-        app.router.add_route("*", "/{path:.*}", require_key(options.api_key, self._handle_request))
-        runner = await set_up_runner(self._exit_stack, app)
-        await web.TCPSite(runner, options.host, options.port).start()
-        self._port = runner.addresses[0][1]
-        ping_task = asyncio.create_task(self._keep_pinging())
-        self._exit_stack.callback(ping_task.cancel)
+        async with AsyncExitStack() as stack:
+            middlewares = make_middlewares(stack, options.request_log)
+            connector = aiohttp.TCPConnector(limit=0)
+            self._session = await stack.enter_async_context(
+                aiohttp.ClientSession(connector=connector, auto_decompress=False)
+            )
+            app = web.Application(middlewares=middlewares, client_max_size=MAX_READ_BYTES)
+            handler = require_key(options.api_key, self._handle_request)
+            app.router.add_route("*", "/{path:.*}", handler)
+            runner = await set_up_runner(stack, app)
+            await web.TCPSite(runner, options.host, options.port).start()
+            self._port = runner.addresses[0][1]
+            ping_task = asyncio.create_task(self._keep_pinging())
+            stack.callback(ping_task.cancel)
+            self._stack = stack.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._exit_stack.aclose()
+        await self._stack.aclose()
 
     @property
     def url(self) -> str:

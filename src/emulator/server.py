@@ -30,22 +30,27 @@ class Emulator:
         self.faults = Faults(self.options.faults, self.options.seed)
         self._port = self.options.port
         self._worker_port = WorkerPort(self.options.host, self.options.worker_port)
-        self._stack = AsyncExitStack()
 
-    async def start(self) -> None:
+    async def __aenter__(self) -> Self:
         options = self.options
-        middlewares = make_middlewares(self._stack, options.request_log)
-        webhooks = Webhooks(options.webhook_retry_delay_s)
-        self._stack.push_async_callback(webhooks.close)
-        self.queue.on_end = webhooks.notify
-        app = self._make_app(middlewares)
-        app.router.add_get("/", self._send_console)
-        runner = await set_up_runner(self._stack, app)
-        await web.TCPSite(runner, options.host, options.port).start()
-        self._port = runner.addresses[0][1]
-        await self._worker_port.start(await set_up_runner(self._stack, self._make_app(middlewares)))
-        self._stack.push_async_callback(self._worker_port.cancel_outage)
-        self._stack.callback(self._thaw_workers)
+        async with AsyncExitStack() as stack:
+            middlewares = make_middlewares(stack, options.request_log)
+            webhooks = Webhooks(options.webhook_retry_delay_s)
+            stack.push_async_callback(webhooks.close)
+            self.queue.on_end = webhooks.notify
+            app = self._make_app(middlewares)
+            app.router.add_get("/", self._send_console)
+            runner = await set_up_runner(stack, app)
+            await web.TCPSite(runner, options.host, options.port).start()
+            self._port = runner.addresses[0][1]
+            await self._worker_port.start(await set_up_runner(stack, self._make_app(middlewares)))
+            stack.push_async_callback(self._worker_port.cancel_outage)
+            stack.callback(self._thaw_workers)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
 
     async def stop(self) -> None:
         await self._stack.aclose()
@@ -55,17 +60,6 @@ class Emulator:
 
     def freeze_worker(self, worker_id: str, seconds: float) -> None:
         freeze_worker(self.queue.get_worker(worker_id), seconds)
-
-    async def __aenter__(self) -> Self:
-        try:
-            await self.start()
-        except OSError:
-            await self.stop()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()
 
     def _thaw_workers(self) -> None:
         for worker in self.queue.workers.values():

@@ -213,7 +213,7 @@ async def test_the_fault_that_affected_a_request_is_logged(
 
 async def test_a_log_that_cannot_be_written_prevents_startup(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Is a directory"):
-        await Emulator(Options(request_log=tmp_path)).start()
+        await Emulator(Options(request_log=tmp_path)).__aenter__()
 
 
 async def test_an_emulator_that_cannot_bind_its_port_leaves_the_log_unchanged(
