@@ -16,7 +16,7 @@ import yaml
 from support import ROOT
 from support.processes.servers import ServerProcess, start_server
 
-from emulator.command_line import read_command_line as read_emulator_options
+from emulator.__main__ import read_command_line as read_emulator_options
 from llm_worker_client.__main__ import read_command_line as read_client_options
 
 pytestmark = pytest.mark.contract

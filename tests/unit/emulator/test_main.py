@@ -21,8 +21,7 @@ from emulator import (
     Fault,
     LostJobHandling,
 )
-from emulator.__main__ import fetch_model_name, main
-from emulator.command_line import make_options, read_command_line
+from emulator.__main__ import fetch_model_name, main, make_options, read_command_line
 from emulator.options import NetworkVolume, Options
 
 SOURCE = Path(emulator.__file__).parents[1]
