@@ -30,9 +30,13 @@ from worker.failed_start import (
 )
 from worker.limits.bodies import MAX_VALUES
 from worker.metrics import push
-from worker.process import exits
 from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_queue
-from worker.process.startup import log_phase, skip_processor_benchmark
+from worker.process.lifetime import (
+    call_at_exit,
+    call_exit_functions,
+    log_phase,
+    skip_processor_benchmark,
+)
 from worker.receipts import vllm_version
 from worker.serve.listener import Ports, StartupListener, check_console_access
 from worker.settings import Settings
@@ -217,7 +221,7 @@ def serve_http(run: ProgramRun) -> None:
 def start_background_threads(engines: Engines, settings: Settings) -> None:
     sweep.start_sweeping(settings)
     if pusher := push.start_pushing(settings, engines, vllm_version()):
-        exits.call_at_exit(pusher.stop)
+        call_at_exit(pusher.stop)
 
 
 def serve_http_failure(run: ProgramRun, failure: FailedStartHandler) -> None:
@@ -319,7 +323,7 @@ def exit_process(status: int) -> NoReturn:
 
     An orderly exit would stop the engine first, and the platform doesn't wait for that.
     """
-    exits.call_functions()
+    call_exit_functions()
     children.stop_descendants()
     logs.flush()
     os._exit(status)

@@ -1,7 +1,7 @@
 """Access to the SDK (``runpod``): the names that the job loop replaces or uses.
 
 ``tests/contract/test_sdk.py`` checks these names. One more replacement for the SDK is in
-``worker/process/startup.py``.
+``worker/process/lifetime.py``.
 """
 
 import logging

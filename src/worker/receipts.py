@@ -21,7 +21,7 @@ from typing import Any
 from worker.engine import Engines
 from worker.errors import VolumeError
 from worker.json_lines import encode_line
-from worker.process.exits import call_at_exit
+from worker.process.lifetime import call_at_exit
 from worker.record import JobRecord, Usage, elapsed_ms
 from worker.settings import Settings
 from worker.validation import MAX_METADATA_PAIRS

@@ -125,7 +125,7 @@ def test_jobs_in_progress_are_counted_and_listed_by_id(monkeypatch: pytest.Monke
 
 
 def test_the_sdk_reads_only_the_name_of_the_processor() -> None:
-    """If this fails, ``worker.process.startup`` withholds data, or the import takes a second."""
+    """If this fails, ``worker.process.lifetime`` withholds data, or the import takes a second."""
     (read,) = re.findall(r"cpuinfo\.\S*", inspect.getsource(rp_debugger))
     # Version 2.0 has the second form, and reads the name only for a job's debugger.
     forms = ('cpuinfo.get_cpu_info()["brand_raw"]', 'cpuinfo.get_cpu_info().get("brand_raw",')

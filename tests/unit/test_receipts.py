@@ -15,7 +15,8 @@ from support.volume import read_receipts
 
 from llm_worker_client.receipts import sum_receipts
 from worker import receipts as module
-from worker.process import exits
+from worker.process import lifetime
+from worker.process.lifetime import call_exit_functions
 from worker.receipts import Receipts, sweep_receipts, vllm_version
 from worker.record import EngineUse, JobRecord
 from worker.validation import MAX_METADATA_PAIRS
@@ -27,7 +28,7 @@ ONE_REQUEST = EngineUse(model="lora", prompt_tokens=12, cached_tokens=4, output_
 def exit_functions(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
     """Return the functions that would be called at the exit of a worker with these receipts."""
     functions: list[Callable[[], None]] = []
-    monkeypatch.setattr(exits, "_functions", functions)
+    monkeypatch.setattr(lifetime, "_exit_functions", functions)
     return functions
 
 
@@ -95,7 +96,7 @@ def test_the_largest_receipt_is_a_line_that_the_reader_accepts(
     record.route, record.use.model, record.status = text, text, 499
     receipt = made.create(record)
     made.store(record)
-    exits.call_functions()
+    call_exit_functions()
     (path,) = tmp_path.glob("worker/receipts/*/*")
     # The limit of a reader is eight times as high.
     assert path.stat().st_size < 2**17
@@ -150,7 +151,7 @@ def test_a_job_whose_parts_have_receipts_is_not_stored(
     line.use.start_request(lambda: line.use.add(ONE_REQUEST))()
     made.store(line)
     made.store(job)
-    exits.call_functions()
+    call_exit_functions()
     assert [receipt["id"] for receipt in read_receipts(tmp_path)] == ["line-1"]
     whole = made.create(job)
     assert whole
@@ -163,7 +164,7 @@ def test_pending_receipts_are_written_when_the_worker_exits(
     monkeypatch.setattr(module, "GROUP_S", 1e9)
     make_receipts(tmp_path).store(make_record())
     assert read_receipts(tmp_path) == []
-    exits.call_functions()
+    call_exit_functions()
     assert len(read_receipts(tmp_path)) == 1
 
 
@@ -173,7 +174,7 @@ def test_each_worker_has_a_file_of_its_own_in_the_directory_of_the_day(
     monkeypatch.setattr(module, "GROUP_S", 1e9)
     for _ in range(2):
         make_receipts(tmp_path, RUNPOD_POD_ID="../pod 1").store(make_record())
-    exits.call_functions()
+    call_exit_functions()
     paths = [str(path.relative_to(tmp_path)) for path in tmp_path.glob("worker/receipts/*/*")]
     assert len(paths) == 2
     day = time.strftime("%Y-%m-%d", time.gmtime())
@@ -186,7 +187,7 @@ def test_receipts_wait_for_a_volume_that_fails_and_then_go_to_a_new_file(
     monkeypatch.setattr(module, "GROUP_S", 1e9)
     made = make_receipts(tmp_path)
     made.store(make_record("first"))
-    exits.call_functions()
+    call_exit_functions()
 
     def write_partly(file: FileIO, content: bytes) -> None:
         file.write(content[:10])
@@ -196,9 +197,9 @@ def test_receipts_wait_for_a_volume_that_fails_and_then_go_to_a_new_file(
         patch.setattr(module, "write_durably", write_partly)
         for name in ("second", "third"):
             made.store(make_record(name))
-            exits.call_functions()
+            call_exit_functions()
     assert [receipt["id"] for receipt in read_receipts(tmp_path)] == ["first"]
-    exits.call_functions()
+    call_exit_functions()
     assert {receipt["id"] for receipt in read_receipts(tmp_path)} == {"first", "second", "third"}
     assert len([*tmp_path.glob("worker/receipts/*/*")]) == 3
     assert [record.message.split(":")[0] for record in caplog.records] == [
@@ -216,13 +217,13 @@ def test_the_receipts_that_wait_are_limited_in_bytes_and_the_oldest_are_lost(
     for number in range(1_000):
         made.store(make_record(f"job-{number}", user="u" * (number % 500)))
         if number % 100 == 0:
-            exits.call_functions()
+            call_exit_functions()
     assert made._file
     pending = [*made._file._pending]
     assert 48_000 < sum(map(len, pending)) == made._file._pending_bytes <= 50_000
     root.mkdir()
     root.rename(missing)
-    exits.call_functions()
+    call_exit_functions()
     assert (len(made._file._pending), made._file._pending_bytes) == (0, 0)
     written = [receipt["id"] for receipt in read_receipts(missing)]
     assert written == [f"job-{number}" for number in range(1_000 - len(pending), 1_000)]
@@ -233,7 +234,7 @@ def test_the_receipts_that_wait_are_limited_in_bytes_and_the_oldest_are_lost(
     ]
     # The next outage has a count of its own.
     made.store(make_record())
-    exits.call_functions()
+    call_exit_functions()
     assert len(caplog.records) == 2
 
 

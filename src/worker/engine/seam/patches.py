@@ -5,7 +5,7 @@ extension point of the owner instead. ``tests/contract/test_vllm_replaced.py`` f
 part has moved, and for a row that is no longer needed.
 
 Patches of the RunPod SDK are in ``job_loop/sdk.py``, since the job loop does not depend on the
-engine, and in ``worker/process/startup.py``, since that patch is needed before the job loop is
+engine, and in ``worker/process/lifetime.py``, since that patch is needed before the job loop is
 imported.
 """
 

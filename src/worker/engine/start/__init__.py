@@ -35,7 +35,7 @@ from worker.engine.seam.imports import cache_import_structure
 from worker.engine.start.ahead import ReadAhead
 from worker.engine.start.artifacts import EngineArtifacts, artifacts_in_arguments
 from worker.errors import StartFailed
-from worker.process.startup import log_phase, pause_and_freeze_gc
+from worker.process.lifetime import log_phase, pause_and_freeze_gc
 from worker.settings import Settings
 from worker.settings.environment import ChosenDefault
 from worker.settings.mistakes import Mistake, SettingsError, collect_mistakes

@@ -17,7 +17,7 @@ from typing import Any
 from worker import metrics
 from worker.engine.arguments import EngineArguments
 from worker.errors import MachineUnfit, StartFailed
-from worker.process.startup import log_phase
+from worker.process.lifetime import log_phase
 from worker.settings import environment
 from worker.settings.environment import process_environ
 from worker.settings.names import EMBEDDER_PREFIX

@@ -17,8 +17,8 @@ from worker.engine.seam.locations import LOCATIONS, import_from_vllm
 from worker.engine.seam.patches import LORA_INFO
 from worker.engine.seam.protocols import Client
 from worker.errors import EngineDead, MachineUnfit
+from worker.process.lifetime import enable_gc_in_forks
 from worker.process.memory import count_oom_kills
-from worker.process.startup import enable_gc_in_forks
 from worker.settings.environment import is_variable_set, set_variable
 
 # Only one core starts at a time. Otherwise the metrics that vLLM registers for two cores would be

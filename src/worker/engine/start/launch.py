@@ -43,7 +43,7 @@ from worker.engine.start.tables import RESTART_STEPS, choose_fallback_arguments
 from worker.errors import StartFailed
 from worker.job import RawJob
 from worker.process.concurrency import max_jobs_from_queue
-from worker.process.startup import log_phase, pause_and_freeze_gc
+from worker.process.lifetime import log_phase, pause_and_freeze_gc
 from worker.settings.environment import set_unset_variables
 
 log = logging.getLogger("worker")

@@ -1,11 +1,12 @@
-"""The start of this process: its measured phases, and what would slow them down."""
+"""The start of this process, which nothing should slow down, and what it does before its exit."""
 
 import contextlib
 import gc
 import logging
 import os
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cpuinfo
@@ -16,6 +17,11 @@ CPUINFO = Path("/proc/cpuinfo")
 # Number of new objects after which garbage is collected. Python's default of 700 makes a request
 # with many values, which creates an object for each, three times as slow.
 COLLECT_AFTER = 10_000
+# Seconds for all functions that run before the exit. The platform may kill an exiting worker at any
+# time.
+EXIT_TIMEOUT_S = 2.0
+
+_exit_functions: list[Callable[[], None]] = []
 
 
 @contextlib.contextmanager
@@ -73,3 +79,18 @@ def cpu_info_with_name_only(source: Path = CPUINFO) -> dict[str, str]:
         if key.strip() == "model name":
             return {"brand_raw": value.strip()}
     return {}
+
+
+def call_at_exit(function: Callable[[], None]) -> None:
+    """Call a function, which saves what is only in memory, before this process exits."""
+    _exit_functions.append(function)
+
+
+def call_exit_functions() -> None:
+    """Call all functions concurrently, and wait for them for at most ``EXIT_TIMEOUT_S``."""
+    threads = [threading.Thread(target=function, daemon=True) for function in _exit_functions]
+    deadline = time.monotonic() + EXIT_TIMEOUT_S
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

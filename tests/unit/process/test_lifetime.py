@@ -1,8 +1,9 @@
-"""What would slow down a start: collected garbage, and the SDK's benchmark of the processor."""
+"""The start of a process, without garbage collection and benchmarks, and its exit."""
 
 import gc
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,10 @@ import cpuinfo
 import pytest
 from support import ROOT
 
-from worker.process.startup import (
+from worker.process import lifetime
+from worker.process.lifetime import (
+    call_at_exit,
+    call_exit_functions,
     cpu_info_with_name_only,
     pause_and_freeze_gc,
     skip_processor_benchmark,
@@ -45,7 +49,7 @@ def test_collection_pauses_in_the_block_and_later_ignores_its_objects(
 # Runs in its own process because fork handlers can't be removed.
 FORKS = """
 import gc, os
-from worker.process.startup import enable_gc_in_forks, pause_and_freeze_gc
+from worker.process.lifetime import enable_gc_in_forks, pause_and_freeze_gc
 with pause_and_freeze_gc():
     shared = [[] for _ in range(1000)]
     enable_gc_in_forks()
@@ -84,3 +88,20 @@ def test_the_librarys_benchmark_is_skipped(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cpuinfo, "get_cpu_info", None)
     skip_processor_benchmark()
     assert cpuinfo.get_cpu_info() == cpu_info_with_name_only()
+
+
+def test_the_exit_waits_for_all_functions_but_not_for_one_that_hangs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(lifetime, "_exit_functions", [])
+    monkeypatch.setattr(lifetime, "EXIT_TIMEOUT_S", 0.1)
+    released, done = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        released.wait()
+
+    call_at_exit(hang)
+    call_at_exit(done.set)
+    call_exit_functions()
+    assert done.is_set()
+    released.set()
