@@ -143,16 +143,6 @@ def make_server(
     return GracefulServer(config, settings.shutdown_grace_s, worker.fail_requests)
 
 
-def add_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
-    """Return an app that web pages of ``origins`` may call; without any, ``app`` itself."""
-    if not origins:
-        return app
-    methods = ("OPTIONS", *METHODS)
-    return CORSMiddleware(
-        app, origins, methods, allow_headers=["*"], expose_headers=EXPOSED_HEADERS, max_age=3600
-    )
-
-
 def serve(
     server: uvicorn.Server,
     sockets: Sequence[socket],
@@ -228,7 +218,15 @@ def _make_config(
     # On other hosts, clients use names of the server that the worker can't know or check.
     if host in LOOPBACK and "*" not in origins:
         app = WebPageFilter(app, origins)
-    app = add_cors(app, origins)
+    if origins:
+        app = CORSMiddleware(
+            app,
+            origins,
+            ("OPTIONS", *METHODS),
+            allow_headers=["*"],
+            expose_headers=EXPOSED_HEADERS,
+            max_age=3600,
+        )
     if health is not None:
         app = HealthPortFilter(app, health)
     limits = ConnectionLimits(settings.serve_max_connections, settings.serve_timeout_s)
