@@ -123,7 +123,7 @@ REMAINDERS = (b"H", b"HTTP/1.1 400 No\r\nContent-Le", CONTINUE, OK, OK + OK[:30]
         *(
             [response + remainder]
             for response in (OK, CHUNKED, EMPTY, CONTINUE + OK)
-            for remainder in REMAINDERS
+            for remainder in (REMAINDERS if response == OK else REMAINDERS[-2:])
         ),
         *([OK, remainder] for remainder in REMAINDERS),
     ],

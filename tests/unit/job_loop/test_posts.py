@@ -17,7 +17,6 @@ from support.processes.emulator_peer import EmulatorClock
 from emulator import Action, Call, Fault, Job, Status
 from job_loop import delivery, wire
 from job_loop.connections import PostRequest
-from worker.errors import InvalidInput
 
 NAN = float("nan")
 CHUNKS = [{"number": number, "text": "ü\n"} for number in range(20)]
@@ -70,7 +69,7 @@ async def test_half_of_a_surrogate_pair_is_posted_as_a_question_mark(platform: P
     assert job.output == chunk_outputs(job) == [{"text": "a?"}, "?"]
 
 
-@pytest.mark.parametrize("status", [500, 503, 429, 408])
+@pytest.mark.parametrize("status", [500, 429, 408])
 @pytest.mark.parametrize("call", [Call.STREAM, Call.DONE])
 async def test_a_failed_post_is_retried(platform: Platform, call: Call, status: int) -> None:
     increases = watch_metrics("worker_posts_retried_total", "worker_delivery_seconds_count")
@@ -144,7 +143,7 @@ async def test_a_chunk_that_is_not_acknowledged_in_time_fails_its_stream(
     assert error_of(job)["retryable"]
 
 
-@pytest.mark.parametrize("status", [301, 302, 307, 400, 404, 413])
+@pytest.mark.parametrize("status", [302, 400, 413])
 async def test_a_refused_chunk_fails_its_stream(platform: Platform, status: int) -> None:
     async with refuse_chunks(platform, status):
         job = await platform.run("begun", HANG, stream=True)
@@ -158,7 +157,7 @@ async def test_a_result_includes_refused_chunks(platform: Platform, status: int)
     assert (job.status, job.output) == (Status.COMPLETED, ["whole"])
 
 
-@pytest.mark.parametrize("status", [300, 302, 303, 308, 399])
+@pytest.mark.parametrize("status", [300, 399])
 async def test_a_result_is_posted_until_the_response_is_no_redirect(
     platform: Platform, status: int
 ) -> None:
@@ -175,11 +174,10 @@ async def test_a_result_is_posted_until_the_response_is_no_redirect(
     assert results == [{"output": ["whole"]}] * 3
 
 
-@pytest.mark.parametrize("status", [400, 404])
 async def test_a_refused_result_frees_the_slot(
-    platform: Platform, caplog: pytest.LogCaptureFixture, status: int
+    platform: Platform, caplog: pytest.LogCaptureFixture
 ) -> None:
-    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=status, calls=1))
+    platform.emulator.faults.add(Fault(on=Call.DONE, do=Action.STATUS, status=404, calls=1))
     platform.submit("whole")
     await poll_until(lambda: "could not be delivered" in caplog.text)
     assert (await platform.run("next")).output == ["next"]
@@ -252,12 +250,3 @@ async def test_progress_is_posted_once(platform: Platform) -> None:
     await platform.wait_until_begun(job)
     await platform.wire.post_progress({"id": job.id}, {"done": 1})
     assert job.progress == {"done": 1}
-
-
-async def test_a_job_that_cannot_be_parsed_fails_with_the_reason(platform: Platform) -> None:
-    job = platform.emulator.queue.submit({"input": {"yields": ["never"]}})
-    platform.emulator.queue.take(platform.emulator.queue.get_worker("w"), 1)
-    platform.loop._start_job({"id": job.id, "input": InvalidInput("It can't be read.")})
-    assert await job.wait_for_end(HUNG_S)
-    assert (error_of(job)["code"], error_of(job)["message"]) == (400, "It can't be read.")
-    assert platform.answers.records == []

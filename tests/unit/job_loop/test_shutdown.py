@@ -13,13 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 from aiohttp import ClientSession
-from support.job_loops import (
-    HANG,
-    Platform,
-    ScriptedAnswers,
-    platform_urls,
-    run_job_loop,
-)
+from support.job_loops import HANG, Platform, ScriptedAnswers, platform_urls, run_job_loop
 from support.processes.background import HUNG_S, poll_until
 
 from emulator import Action, Call, Emulator, Fault, Options, Status
