@@ -6,7 +6,7 @@ import json
 import socket
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from emulator.http.app import BODY_WINDOW_S, WINDOW_BYTES
 from emulator.http.wire import READ_TIMEOUT_S
 
 KEY = "secret"
-with_key = with_options(api_key=KEY)
 Routes = list[tuple[str, str, int]]
 
 
@@ -53,22 +52,14 @@ async def call_routes(peer: Peer, routes: Routes, header: str | None) -> Routes:
     ]
 
 
-@with_key
-@pytest.mark.parametrize("header", [None, "", "Bearer wrong", "Bearer secret2"])
+@with_options(api_key=KEY)
+@pytest.mark.parametrize("header", [None, "Bearer wrong", "Bearer secret2"])
 async def test_a_caller_without_the_key_is_refused_and_a_worker_is_not(
     peer: Peer, header: str | None
 ) -> None:
     refused = [(method, path, 401) for method, path, _ in FOR_CALLERS]
     assert await call_routes(peer, FOR_CALLERS, header) == refused
     assert await call_routes(peer, FOR_WORKERS, header) == FOR_WORKERS
-
-
-@with_key
-async def test_a_key_that_is_not_utf8_is_refused(peer: Peer) -> None:
-    answer = await peer.request_raw("GET", "/health", headers=b"Authorization: Bearer \xff\r\n")
-    assert answer.startswith(b"HTTP/1.1 401 ")
-    error = "GET /v2/local/health: the API key is missing or wrong"
-    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"error": error}
 
 
 @pytest.mark.parametrize(
@@ -81,31 +72,16 @@ async def test_callers_need_the_key_only_if_the_endpoint_has_one(
         assert await call_routes(peer, FOR_CALLERS, header) == FOR_CALLERS
 
 
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("POST", "faults"),
-        ("DELETE", "faults"),
-        ("POST", "workers/worker-1/signal"),
-        ("POST", "workers/worker-1/freeze"),
-        ("POST", "outage"),
-    ],
-)
-async def test_only_the_emulators_own_page_may_cause_faults(
-    peer: Peer, method: str, path: str
-) -> None:
-    url, path = peer.emulator.root_url, f"/control/{path}"
-    for headers, is_answered in REQUESTS:
-        status = await request_status(url, headers, path, method)
-        # Without a body and a worker, a request that is not refused changes nothing.
-        assert (headers, status == 403) == (headers, not is_answered)
-
-
 @pytest.mark.parametrize("key", [None, KEY])
 async def test_programs_are_answered_and_web_pages_are_refused(key: str | None) -> None:
     async with Emulator(Options(api_key=key)) as emulator:
         workers = str(URL(emulator.worker_url).origin())
-        urls = (f"{emulator.url}/health", f"{workers}/v2/local/job-take/x", emulator.root_url)
+        urls = (
+            f"{emulator.url}/health",
+            f"{workers}/v2/local/job-take/x",
+            f"{emulator.root_url}/control/faults",
+            emulator.root_url,
+        )
         for headers, is_answered in REQUESTS:
             job = emulator.queue.submit({"input": {}})
             for url in map(URL, urls):
@@ -177,52 +153,28 @@ async def test_each_request_is_a_line_with_its_status(logged: Peer, log: Path) -
         assert line["bytes_out"] > 0
 
 
-async def test_the_duration_of_a_request_ends_with_its_response_or_when_its_caller_hangs_up(
-    logged: Peer, log: Path
-) -> None:
-    (await logged.poll("/job-take/dead")).cancel()
-    await poll_until(lambda: '"status": 499' in log.read_text())
-    taking = await logged.poll("/job-take/w")
-    arrived = time.time()
-    logged.advance_clock(600)
-    await taking
-    line = read_log(log)[1]
-    assert line["ms"] >= 600_000
-    assert line["at"] < arrived + 60
-
-
-@pytest.mark.parametrize(
-    "fault",
-    [
-        {"on": "take", "do": "status", "status": 429},
-        {"on": "take", "do": "delay", "delay_s": 0.01},
-        {"on": "stop", "do": "reset"},
-        {"on": "take", "do": "lose"},
-    ],
-)
+@pytest.mark.parametrize("fault", [{"do": "status"}, {"do": "delay", "delay_s": 0.01}])
 async def test_the_fault_that_affected_a_request_is_logged(
     logged: Peer, log: Path, fault: dict[str, Any]
 ) -> None:
     await logged.run()
-    await logged.add_fault(**fault)
-    with suppress(ConnectionResetError):
-        await logged.request_raw("GET", f"/job-{fault['on']}/w")
+    await logged.add_fault(on="take", **fault)
+    await logged.request_raw("GET", "/job-take/w")
     await poll_until(lambda: read_log(log)[-1]["path"].endswith("/w"))
     assert read_log(log)[-1]["fault"] == fault["do"]
 
 
-async def test_a_log_that_cannot_be_written_prevents_startup(tmp_path: Path) -> None:
-    with pytest.raises(OSError, match="Is a directory"):
-        await Emulator(Options(request_log=tmp_path)).__aenter__()
-
-
-async def test_an_emulator_that_cannot_bind_its_port_leaves_the_log_unchanged(
-    logged: Peer, log: Path
+async def test_an_emulator_that_cannot_start_leaves_the_log_unchanged(
+    logged: Peer, log: Path, tmp_path: Path
 ) -> None:
     await logged.get("/health")
     port = int(logged.emulator.root_url.rpartition(":")[2])
-    with pytest.raises(OSError, match="address already in use"):
-        await Emulator(Options(port=port, request_log=log)).__aenter__()
+    for options, problem in (
+        (Options(port=port, request_log=log), "address already in use"),
+        (Options(request_log=tmp_path), "Is a directory"),
+    ):
+        with pytest.raises(OSError, match=problem):
+            await Emulator(options).__aenter__()
     assert len(read_log(log)) == 1
 
 
@@ -285,12 +237,6 @@ async def test_a_body_may_take_long_if_it_is_steady(peer: Peer) -> None:
                 await asyncio.sleep(0)
             peer.advance_clock(BODY_WINDOW_S / 2)
         assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
-
-
-async def test_a_body_that_the_route_ignores_may_be_incomplete(peer: Peer) -> None:
-    async with send_request(peer, "GET", "/job-take/w", MEGABYTE) as (reader, _):
-        reading = asyncio.create_task(reader.readuntil(b"\r\n"))
-        assert (await let_time_pass(peer, BODY_WINDOW_S, reading)).startswith(b"HTTP/1.1 204 ")
 
 
 async def test_the_connection_of_a_caller_that_does_not_read_a_result_is_closed(

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -128,9 +128,7 @@ async def test_progress_shows_in_the_status_while_the_job_runs(peer: Peer) -> No
     ("method", "path", "body", "status", "message"),
     [
         ("GET", "/status/nope", "", 404, "there is no job 'nope'"),
-        ("GET", "/nope", "", 404, "Not Found"),
         ("POST", "/../other/run", "{}", 404, "Not Found"),
-        ("POST", "/run", "{", 400, "the body is not JSON"),
         ("POST", "/run", b"\xff\xfe", 400, "the body is not JSON"),
         ("POST", "/run", "[]", 400, "must be a JSON object"),
         ("POST", "/run", "{}", 400, "must have an `input`"),
@@ -138,10 +136,11 @@ async def test_progress_shows_in_the_status_while_the_job_runs(peer: Peer) -> No
         ("POST", "/runsync?wait=300001", SYNC, 400, WAIT),
         pytest.param("POST", f"/runsync?wait={'9' * 5000}", SYNC, 400, WAIT, id="endless"),
         ("GET", "/job-take-batch/w?batch_size=-1", "", 400, "must be a whole number from 1"),
-        ("POST", "/openai/v1/completions", "{", 400, "the body is not JSON"),
         ("GET", "/run", "", 405, "Method Not Allowed"),
-        ("GET", "/../../v1/models", "", 404, "(the endpoint is /v2/local, and"),
-        ("POST", "/v1/models", "{}", 404, "OpenAI's API /v2/local/openai/v1)"),
+        (
+            *("POST", "/v1/models", "{}", 404),
+            "(the endpoint is /v2/local, and OpenAI's API /v2/local/openai/v1)",
+        ),
     ],
 )
 async def test_an_invalid_request_is_refused_with_the_reason_as_json(
@@ -217,34 +216,6 @@ async def complete(peer: Peer, job: str) -> None:
     await peer.post_done(job, output=["a"])
 
 
-async def fail(peer: Peer, job: str) -> None:
-    await peer.take()
-    await peer.post_done(job, error="boom")
-
-
-async def cancel(peer: Peer, job: str) -> None:
-    await peer.post(f"/cancel/{job}")
-
-
-async def expire(peer: Peer, job: str) -> None:
-    await peer.get(f"/status/{job}?ttl=0")
-
-
-@pytest.mark.parametrize(
-    ("end", "status"),
-    [(complete, "COMPLETED"), (fail, "FAILED"), (cancel, "CANCELLED"), (expire, "TIMED_OUT")],
-)
-async def test_a_webhook_gets_a_jobs_status_object_once_when_it_ends(
-    peer: Peer, end: Callable[[Peer, str], Awaitable[object]], status: str
-) -> None:
-    async with start_receiver(200) as receiver:
-        job = await peer.run(webhook=receiver.url)
-        await end(peer, job)
-        await receiver.wait_for_posts(1)
-        assert receiver.posts == [await peer.status_object(job)]
-        assert receiver.posts[0]["status"] == status
-
-
 @pytest.mark.parametrize(
     ("statuses", "posts", "warning"),
     [
@@ -298,7 +269,7 @@ async def test_a_stopped_emulator_calls_no_webhook() -> None:
             assert receiver.posts[1:] == ["ours"]
 
 
-@pytest.mark.parametrize("webhook", ["nope", "ftp://example.com/hook", "http://", 5, ""])
+@pytest.mark.parametrize("webhook", ["ftp://example.com/hook", "http://", 5])
 async def test_a_webhook_that_is_not_a_url_is_refused(peer: Peer, webhook: object) -> None:
     status, answer = await peer.request("POST", "/run", json={"input": 1, "webhook": webhook})
     assert (status, "/run: webhook: " in answer["error"]) == (400, True)
