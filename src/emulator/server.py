@@ -15,7 +15,6 @@ from emulator.http.gateways import LLMEngineGateway, OpenAIGateway
 from emulator.http.public_api import PublicApi, Webhooks
 from emulator.http.worker_api import WorkerApi
 from emulator.http.worker_port import WorkerPort, freeze_worker, thaw_worker
-from emulator.job import Job
 from emulator.job_queue import Queue
 from emulator.options import MAX_READ_BYTES, Options
 from llm_worker_console import make_page
@@ -115,9 +114,6 @@ class Emulator:
     @property
     def openai_url(self) -> str:
         return f"{self.url}/openai/v1"
-
-    def get_job(self, job_id: str) -> Job:
-        return self.queue.jobs[job_id]
 
     def worker_environ(self, worker_id: str = "worker-1") -> dict[str, str]:
         """Return the environment variables that make the real SDK use this emulator."""

@@ -98,7 +98,7 @@ class Peer:
 
     async def wait_until_ended(self, job: str) -> Any:
         """Wait until the job has ended; return its status object."""
-        await poll_until(lambda: self.emulator.get_job(job).has_ended)
+        await poll_until(lambda: self.queue.jobs[job].has_ended)
         return await self.status_object(job)
 
     async def stream(self, job: str) -> list[Any]:

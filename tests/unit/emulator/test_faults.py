@@ -31,7 +31,7 @@ def request(call: str, job: str) -> tuple[str, str, Any]:
 
 def took_effect(peer: Peer, call: str, job_id: str) -> bool:
     """Return whether the call changed the emulator's state."""
-    job = peer.emulator.get_job(job_id)
+    job = peer.queue.jobs[job_id]
     effects = {
         "take": job.status == "IN_PROGRESS",
         "stop": peer.worker.pending_stops == [],

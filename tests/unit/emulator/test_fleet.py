@@ -251,7 +251,7 @@ async def test_a_worker_that_ignores_sigterm_is_killed_after_the_grace_and_its_j
     tmp_path: Path, ends_by: str
 ) -> None:
     async with running_fleet(tmp_path, STUBBORN + WITH_CHILD + STAYS) as running:
-        job = running.peer.emulator.get_job(await running.peer.run())
+        job = running.peer.queue.jobs[await running.peer.run()]
         pids = await running.pids()
         hurry = asyncio.Event()
         draining = asyncio.create_task(running.drain(30, hurry))

@@ -245,7 +245,7 @@ async def test_the_connection_of_a_caller_that_does_not_read_a_result_is_closed(
     log, size = tmp_path / "requests.jsonl", 0
     async with emulator_peer(request_log=log) as peer:
         job = await peer.start()
-        peer.queue.complete(peer.emulator.get_job(job), LARGE)
+        peer.queue.complete(peer.queue.jobs[job], LARGE)
         async with send_request(peer, "GET", f"/status/{job}") as (reader, _):
             await reader.readuntil(b"\r\n\r\n")
             while "/status/" not in log.read_text():
@@ -261,7 +261,7 @@ async def test_the_connection_of_a_caller_that_does_not_read_a_result_is_closed(
 
 async def test_the_connection_of_a_caller_that_reads_slowly_stays_open(peer: Peer) -> None:
     job = await peer.start()
-    peer.queue.complete(peer.emulator.get_job(job), LARGE)
+    peer.queue.complete(peer.queue.jobs[job], LARGE)
     async with send_request(peer, "GET", f"/status/{job}") as (reader, _):
         await reader.readuntil(b"\r\n\r\n")
         for _ in range(4):
@@ -276,10 +276,10 @@ async def test_the_job_of_a_caller_that_does_not_read_its_stream_is_cancelled(pe
         job = await peer.take()
         for _ in range(12):
             await peer.post_chunk(job, "x" * (MEGABYTE - 10))
-        while peer.emulator.get_job(job).status is Status.IN_PROGRESS:
+        while peer.queue.jobs[job].status is Status.IN_PROGRESS:
             peer.advance_clock(READ_TIMEOUT_S)
             await asyncio.sleep(0.01)
-    assert peer.emulator.get_job(job).status is Status.CANCELLED
+    assert peer.queue.jobs[job].status is Status.CANCELLED
 
 
 async def test_many_jobs_are_listed_in_parts(peer: Peer) -> None:

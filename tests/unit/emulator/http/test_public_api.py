@@ -76,7 +76,7 @@ async def test_posts_after_the_end_of_a_job_change_nothing(peer: Peer, end: str)
         assert await peer.post_done(job, **result) == (200, {})
     await peer.post(f"/cancel/{job}")
     assert await peer.status_object(job) == before
-    assert peer.emulator.get_job(job).chunks == []
+    assert peer.queue.jobs[job].chunks == []
 
 
 async def test_a_stream_is_read_in_order_and_only_once(peer: Peer) -> None:
@@ -262,7 +262,7 @@ async def test_a_stopped_emulator_calls_no_webhook() -> None:
         await peer.post_done(completed, output=1)
         await receiver.wait_for_posts(1)
         await peer.emulator.stop()
-        peer.queue.cancel(peer.emulator.get_job(running))
+        peer.queue.cancel(peer.queue.jobs[running])
         peer.advance_clock(LONG_S)
         # A further post would arrive before this one.
         async with peer.session.post(receiver.url, json="ours"):
