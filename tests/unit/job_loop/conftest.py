@@ -1,12 +1,23 @@
 """A platform with a job loop behind it, all in the test's process."""
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
+import uvloop
 from support.job_loops import Platform, run_job_loop
 
 from emulator import Emulator
 from job_loop import delivery, polls
+
+
+def pytest_asyncio_loop_factories(
+    item: pytest.Item,
+) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Test the connections on production's kind of event loop, on which no emulator can run."""
+    if item.path.name == "test_connections.py":
+        return {"uvloop": uvloop.new_event_loop}
+    return {"asyncio": asyncio.new_event_loop}
 
 
 @pytest.fixture(autouse=True)

@@ -2,14 +2,13 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -84,28 +83,15 @@ async def post(pool: ConnectionPool, server: Server, content: bytes = b"{}") -> 
         pool.release(request.origin, connection)
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def runner(request: pytest.FixtureRequest) -> asyncio.Runner:
-    """Run a coroutine function on an event loop of either kind; production uses uvloop."""
-    loop_factory: Callable[[], asyncio.AbstractEventLoop] = request.param
-    return asyncio.Runner(loop_factory=loop_factory)
-
-
-def test_a_connection_is_used_again(runner: asyncio.Runner) -> None:
-    async def run() -> None:
-        async with run_server([OK], [OK[:20], OK[20:]], [CONTINUE, OK]) as server:
-            pool = ConnectionPool()
-            assert [await post(pool, server, content) for content in (b"1", b"", b"333")] == [
-                200
-            ] * 3
-            assert (len(server.writers), server.contents) == (1, [b"1", b"", b"333"])
-            request_line, *headers = server.heads[0]
-            assert request_line == "POST /done/job-1?gpu=A+40 HTTP/1.1"
-            assert "X-Request-ID: job-1" in headers
-            pool.close_idle()
-
-    with runner:
-        runner.run(run())
+async def test_a_connection_is_used_again() -> None:
+    async with run_server([OK], [OK[:20], OK[20:]], [CONTINUE, OK]) as server:
+        pool = ConnectionPool()
+        assert [await post(pool, server, content) for content in (b"1", b"", b"333")] == [200] * 3
+        assert (len(server.writers), server.contents) == (1, [b"1", b"", b"333"])
+        request_line, *headers = server.heads[0]
+        assert request_line == "POST /done/job-1?gpu=A+40 HTTP/1.1"
+        assert "X-Request-ID: job-1" in headers
+        pool.close_idle()
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
@@ -128,42 +114,32 @@ REMAINDERS = (b"H", b"HTTP/1.1 400 No\r\nContent-Le", CONTINUE, OK, OK + OK[:30]
         *([OK, remainder] for remainder in REMAINDERS),
     ],
 )
-def test_a_connection_that_was_closed_or_has_more_bytes_is_not_used_again(
-    runner: asyncio.Runner, unusable: Sequence[bytes]
+async def test_a_connection_that_was_closed_or_has_more_bytes_is_not_used_again(
+    unusable: Sequence[bytes],
 ) -> None:
-    async def run() -> None:
-        async with run_server(unusable, [OK]) as server:
-            pool = ConnectionPool()
-            # The status is enough, even if the rest of the response is missing.
-            assert await post(pool, server) in (200, 204)
-            await poll_until(lambda: server.is_idle)
-            # A slow machine may wake this up before the loop has read, but not each time.
-            for _ in range(3):
-                await asyncio.sleep(0.01)
-            assert await post(pool, server) == 200
-            assert len(server.writers) == 2
-            pool.close_idle()
-
-    with runner:
-        runner.run(run())
+    async with run_server(unusable, [OK]) as server:
+        pool = ConnectionPool()
+        # The status is enough, even if the rest of the response is missing.
+        assert await post(pool, server) in (200, 204)
+        await poll_until(lambda: server.is_idle)
+        # A slow machine may wake this up before the loop has read, but not each time.
+        for _ in range(3):
+            await asyncio.sleep(0.01)
+        assert await post(pool, server) == 200
+        assert len(server.writers) == 2
+        pool.close_idle()
 
 
 @pytest.mark.parametrize(
     "response", [[HANG_UP], [b"HTTP/1.1 2", HANG_UP], [b"SSH-2.0\r\n\r\n"], [UPGRADE, b"\x81\x00"]]
 )
-def test_a_response_without_a_status_is_an_error(
-    runner: asyncio.Runner, response: Sequence[bytes]
-) -> None:
-    async def run() -> None:
-        async with run_server(response, [OK]) as server:
-            pool = ConnectionPool()
-            with pytest.raises(OSError, match=r"closed|HTTP"):
-                await post(pool, server)
-            assert await post(pool, server) == 200
-            pool.close_idle()
-
-    with runner:
-        runner.run(run())
+async def test_a_response_without_a_status_is_an_error(response: Sequence[bytes]) -> None:
+    async with run_server(response, [OK]) as server:
+        pool = ConnectionPool()
+        with pytest.raises(OSError, match=r"closed|HTTP"):
+            await post(pool, server)
+        assert await post(pool, server) == 200
+        pool.close_idle()
 
 
 async def test_a_post_has_a_time_limit() -> None:
@@ -230,8 +206,8 @@ def make_certificate(directory: Path, name: str) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("name", ["localhost", "other.example"])
-def test_certificates_are_verified(
-    runner: asyncio.Runner, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_certificates_are_verified(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key, certificate = make_certificate(tmp_path, name)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -239,19 +215,15 @@ def test_certificates_are_verified(
     # Python's ssl module reads this variable.
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
 
-    async def run() -> None:
-        server = Server("", [[OK], [OK]])
-        listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
-        server.url = f"https://localhost:{listener.sockets[0].getsockname()[1]}/done?"
-        pool = ConnectionPool()
-        async with listener:
-            if name == "localhost":
-                assert [await post(pool, server), await post(pool, server)] == [200, 200]
-                assert len(server.writers) == 1
-            else:
-                with pytest.raises(ssl.SSLCertVerificationError):
-                    await post(pool, server)
-            pool.close_idle()
-
-    with runner:
-        runner.run(run())
+    server = Server("", [[OK], [OK]])
+    listener = await asyncio.start_server(server.serve, "127.0.0.1", 0, ssl=context)
+    server.url = f"https://localhost:{listener.sockets[0].getsockname()[1]}/done?"
+    pool = ConnectionPool()
+    async with listener:
+        if name == "localhost":
+            assert [await post(pool, server), await post(pool, server)] == [200, 200]
+            assert len(server.writers) == 1
+        else:
+            with pytest.raises(ssl.SSLCertVerificationError):
+                await post(pool, server)
+        pool.close_idle()
