@@ -98,8 +98,9 @@ def make_endpoint(
     folder = tmp_path_factory.mktemp("endpoint")
     command = ["make", "-s", "endpoint", "PORT=0", f"LOGS={folder}"]
     volume = make_used_volume(folder / "volume")
-    # The volume also contains adapters.
+    # The volume also contains adapters and receipts.
     environ = {**worker_environ, **full_settings, "FILES_PATH": volume, "BASE_PATH": volume}
+    environ["RECEIPTS"] = "1"
     with local_endpoint(command, environ, folder / "output") as endpoint:
         endpoint.wait_for_output(READY)
         yield endpoint

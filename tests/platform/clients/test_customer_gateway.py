@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,13 @@ from typing import Any
 import anthropic
 import openai
 import pytest
+import pytest_asyncio
 from aiohttp import ClientSession, web
 from aiohttp.test_utils import TestServer
 from demo_model import ANSWERS
 from support import ROOT
 from support.processes.background import HUNG_S, wait_until
-from support.processes.servers import (
-    KEY,
-    READY,
-    ServerProcess,
-    client_proxy,
-    local_endpoint,
-    start_server,
-)
+from support.processes.servers import KEY, LocalEndpoint, ServerProcess, start_server
 from support.volume import read_receipts
 
 KEYS = {"acme": "sk-of-acme", "zeta": "sk-of-zeta"}
@@ -81,64 +75,40 @@ def openai_of(customer: str, gateway: ServerProcess) -> openai.OpenAI:
 # In front of the proxy, an endpoint and the real engine:
 
 
-@dataclass(frozen=True)
-class Service:
-    """A gateway in front of an endpoint whose worker writes receipts to a volume."""
-
-    gateway: ServerProcess
-    volume: Path
-
-    def receipts(self) -> list[dict[str, Any]]:
-        """Return the receipts of customers; the emulator's own job has no user."""
-        receipts = [receipt for receipt in read_receipts(self.volume) if "user" in receipt]
-        return sorted(receipts, key=lambda receipt: receipt["created"])
-
-
-@pytest.fixture(scope="module")
-def service(
-    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Service]:
-    folder = tmp_path_factory.mktemp("service")
-    volume = folder / "volume"
-    volume.mkdir()
-    environ = {**worker_environ, "BASE_PATH": str(volume), "RECEIPTS": "1"}
-    environ["PYTHONPATH"] = str(ROOT / "src")
-    emulator = [sys.executable, "-m", "emulator", "--port", "0", "--logs", str(folder)]
-    command = [*emulator, "--", sys.executable, "-u", str(ROOT / "src" / "handler.py")]
-    with local_endpoint(command, environ, folder / "output") as endpoint:
-        endpoint.wait_for_output(READY)
-        with (
-            client_proxy(endpoint.api_url, folder / "proxy", PROXY_API_KEY=KEY) as proxy,
-            customer_gateway(proxy.url, folder) as gateway,
-        ):
-            yield Service(gateway, volume)
+@pytest.fixture
+def gateway(proxy: ServerProcess, tmp_path: Path) -> Iterator[ServerProcess]:
+    with customer_gateway(proxy.url, tmp_path) as running:
+        yield running
 
 
 def test_a_receipt_and_the_prefix_cache_name_the_customer_whatever_the_caller_writes(
-    service: Service,
+    gateway: ServerProcess, make_endpoint: LocalEndpoint
 ) -> None:
-    created = len(service.receipts())
+    def customers_receipts() -> list[dict[str, Any]]:
+        receipts = read_receipts(make_endpoint.log.parent / "volume")
+        return [receipt for receipt in receipts if receipt.get("user") in KEYS]
+
     claim = {"cache_salt": "zeta", "metadata": {"user_id": "zeta"}}
-    with openai_of("acme", service.gateway) as acme, openai_of("zeta", service.gateway) as zeta:
+    with openai_of("acme", gateway) as acme, openai_of("zeta", gateway) as zeta:
         for client in (acme, acme, zeta):
             claim["cache_salt"] = "acme" if client is zeta else "zeta"
             client.chat.completions.create(
                 model="demo", messages=LONG, max_tokens=1, user="somebody", extra_body=claim
             )
-    with anthropic.Anthropic(base_url=service.gateway.url, api_key=KEYS["acme"]) as messenger:
+    with anthropic.Anthropic(base_url=gateway.url, api_key=KEYS["acme"]) as messenger:
         messenger.messages.create(
             model="demo", messages=LONG, max_tokens=1, metadata={"user_id": "zeta"}
         )
-    wait_until(lambda: len(service.receipts()) >= created + 4)
-    receipts = service.receipts()[-4:]
+    wait_until(lambda: len(customers_receipts()) == 4)
+    receipts = sorted(customers_receipts(), key=lambda receipt: receipt["created"])
     assert [receipt["user"] for receipt in receipts] == ["acme", "acme", "zeta", "acme"]
     cached = [receipt["tokens"]["cached"] > 0 for receipt in receipts]
     assert cached == [False, True, False, True]
 
 
-def test_openais_client_gets_whole_and_streamed_answers(service: Service) -> None:
+def test_openais_client_gets_whole_and_streamed_answers(gateway: ServerProcess) -> None:
     expected = ANSWERS["Count to ten."]
-    with openai_of("acme", service.gateway) as client:
+    with openai_of("acme", gateway) as client:
         create = client.chat.completions.create
         whole = create(model="demo", messages=COUNT, temperature=0)
         stream = create(model="demo", messages=COUNT, temperature=0, stream=True)
@@ -151,14 +121,19 @@ def test_openais_client_gets_whole_and_streamed_answers(service: Service) -> Non
 
 # In front of a scripted upstream:
 
+on_the_upstreams_loop = pytest.mark.asyncio(loop_scope="module")
 
-@dataclass
+
 class Upstream:
     """A server that records requests. Its answers wait, after the first event of a stream."""
 
-    requests: list[tuple[str, dict[str, str], Any]] = field(default_factory=list)
-    may_continue: asyncio.Event = field(default_factory=asyncio.Event)
-    cancelled: asyncio.Event = field(default_factory=asyncio.Event)
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.requests: list[tuple[str, dict[str, str], Any]] = []
+        self.may_continue = asyncio.Event()
+        self.cancelled = asyncio.Event()
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.json()
@@ -193,12 +168,12 @@ class Front:
     client: openai.AsyncOpenAI
 
 
-@pytest.fixture
-async def front(tmp_path: Path) -> AsyncIterator[Front]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running_front(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Front]:
     upstream, app = Upstream(), web.Application(client_max_size=2 * MAX_BODY_BYTES)
     app.router.add_route("*", "/{path:.*}", upstream.handle)
     async with TestServer(app, handler_cancellation=True) as server:
-        with customer_gateway(str(server.make_url("")), tmp_path) as gateway:
+        with customer_gateway(str(server.make_url("")), tmp_path_factory.mktemp("g")) as gateway:
             url = f"{gateway.url}/v1"
             async with openai.AsyncOpenAI(
                 base_url=url, api_key=KEYS["acme"], max_retries=0
@@ -206,6 +181,13 @@ async def front(tmp_path: Path) -> AsyncIterator[Front]:
                 yield Front(gateway, upstream, client)
 
 
+@pytest.fixture
+def front(running_front: Front) -> Front:
+    running_front.upstream.reset()
+    return running_front
+
+
+@on_the_upstreams_loop
 async def test_the_upstream_gets_the_customer_and_nothing_of_the_caller_but_the_body(
     front: Front,
 ) -> None:
@@ -226,6 +208,7 @@ async def test_the_upstream_gets_the_customer_and_nothing_of_the_caller_but_the_
     assert KEYS["acme"] not in str(headers)
 
 
+@on_the_upstreams_loop
 async def test_an_event_arrives_before_the_next_one_exists(front: Front) -> None:
     stream = await front.client.chat.completions.create(model="demo", messages=COUNT, stream=True)
     async with asyncio.timeout(HUNG_S):
@@ -245,6 +228,7 @@ async def send_head(
     return reader, writer
 
 
+@on_the_upstreams_loop
 @pytest.mark.parametrize("streamed", [True, False])
 async def test_a_disconnect_cancels_the_request(front: Front, streamed: bool) -> None:
     body = json.dumps({"messages": COUNT, "stream": streamed})
@@ -260,6 +244,7 @@ async def test_a_disconnect_cancels_the_request(front: Front, streamed: bool) ->
         await front.upstream.cancelled.wait()
 
 
+@on_the_upstreams_loop
 @pytest.mark.parametrize("key", ["sk-of-other", hashlib.sha256(b"sk-of-acme").hexdigest()])
 async def test_a_wrong_key_is_refused(front: Front, key: str) -> None:
     wrong = front.client.with_options(api_key=key)
@@ -275,6 +260,7 @@ async def test_a_wrong_key_is_refused(front: Front, key: str) -> None:
     assert front.upstream.requests == []
 
 
+@on_the_upstreams_loop
 async def test_a_route_that_is_not_listed_is_not_found(front: Front) -> None:
     for method, path in product(("GET", "POST", "DELETE"), UNLISTED):
         reader, writer = await send_head(front, method, path, "Connection: close\r\n")
@@ -285,6 +271,7 @@ async def test_a_route_that_is_not_listed_is_not_found(front: Front) -> None:
     assert front.upstream.requests == []
 
 
+@on_the_upstreams_loop
 async def test_a_body_is_refused(front: Front) -> None:
     headers = {"Authorization": f"Bearer {KEYS['acme']}"}
     async with ClientSession(front.gateway.url, headers=headers) as session:
@@ -295,11 +282,13 @@ async def test_a_body_is_refused(front: Front) -> None:
     assert front.upstream.requests == []
 
 
+@on_the_upstreams_loop
 async def test_a_customer_sees_only_their_models(front: Front) -> None:
     assert [model.id async for model in front.client.models.list()] == ["demo", "of-acme"]
     assert front.upstream.requests == []
 
 
+@on_the_upstreams_loop
 async def test_an_error_of_the_upstream_is_passed_on(front: Front) -> None:
     with pytest.raises(openai.InternalServerError, match="full") as caught:
         await front.client.completions.create(model="demo", prompt="", n=0)
