@@ -21,12 +21,11 @@ MODEL = {"model_endpoint_name": "demo"}
 ACTIVE_STATUSES = ("queued", "running")
 
 
-@pytest.fixture(params=["the root", "the endpoint's URL", "the proxy"])
+@pytest.fixture(params=["the root", "the proxy"])
 def llm_engine_http(
     request: pytest.FixtureRequest, make_endpoint: LocalEndpoint, proxy: ServerProcess
 ) -> Iterator[httpx.Client]:
-    root, url = make_endpoint.url.removesuffix("/v2/local"), make_endpoint.url
-    base = {"the root": root, "the endpoint's URL": url, "the proxy": proxy.url}[request.param]
+    base = proxy.url if request.param == "the proxy" else make_endpoint.root_url
     headers = {"x-api-key": KEY}
     with httpx.Client(base_url=base, headers=headers, auth=(KEY, ""), timeout=HUNG_S) as client:
         yield client
