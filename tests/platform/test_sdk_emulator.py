@@ -19,17 +19,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 MAX_CONCURRENCY = 8
 
 
-@pytest.fixture(scope="module", params=LOOPS)
-def loop(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
-@pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def emulator(loop: str) -> AsyncIterator[Emulator]:
-    """Start an emulator with one worker for all tests that use this fixture."""
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=LOOPS)
+async def emulator(request: pytest.FixtureRequest) -> AsyncIterator[Emulator]:
+    """Start an emulator with one worker, whose jobs one of the loops runs."""
     async with (
         Emulator() as running,
-        scripted_worker(running.worker_environ(), MAX_CONCURRENCY, loop),
+        scripted_worker(running.worker_environ(), MAX_CONCURRENCY, request.param),
     ):
         assert await running.queue.changed.wait_for(lambda: bool(running.queue.workers), HUNG_S)
         yield running
@@ -56,17 +51,3 @@ async def test_cancelling_jobs_frees_the_slots_of_the_worker(emulator: Emulator)
     job = submit(emulator, "next")
     assert await job.wait_for_end(HUNG_S)
     assert job.output == ["next"]
-
-
-async def test_a_job_submitted_after_a_polling_worker_died_runs_on_the_next_worker(
-    loop: str,
-) -> None:
-    """The dead worker's poll lasts 20 s and must not receive the job."""
-    async with Emulator() as emulator:
-        queue = emulator.queue
-        async with scripted_worker(emulator.worker_environ("dead"), MAX_CONCURRENCY, loop):
-            assert await queue.changed.wait_for(lambda: "dead" in queue.workers, HUNG_S)
-        job = submit(emulator, "run")
-        async with scripted_worker(emulator.worker_environ("alive"), MAX_CONCURRENCY, loop):
-            assert await job.wait_for_end(HUNG_S)
-    assert (job.worker_id, job.output) == ("alive", ["run"])
