@@ -7,7 +7,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -15,7 +15,8 @@ import pytest_asyncio
 from demo_model import DIALOGUES
 from support.engine.requests import ENDLESS
 from support.engine.scripted import settings
-from support.processes.background import HUNG_S
+from support.metrics import Push, Receiver, otlp_receiver
+from support.processes.background import HUNG_S, poll_until
 from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory
 from support.processes.scripted_worker import full_gpu_environ
 
@@ -32,17 +33,75 @@ TURNS = [turn for dialogue in DIALOGUES if not dialogue.tools for turn in dialog
 MAX_SPLIT_TOKENS = 256
 CANARY = "canary-in-a-prompt"
 TOKEN = "hf_canaryincredential"
+PUSH_HEADER = "canary-of-the-receiver"
+
+
+@pytest.fixture(scope="module")
+def receiver() -> Iterator[Receiver]:
+    with otlp_receiver() as running:
+        yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def endpoint(
-    start_endpoint: EndpointFactory, tmp_path_factory: pytest.TempPathFactory
+    start_endpoint: EndpointFactory, receiver: Receiver, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[EmulatedEndpoint]:
     # The SDK's check of GPUs would end this worker.
     environ = full_gpu_environ(tmp_path_factory.mktemp("gpu"))
     environ["FILES_PATH"] = str(tmp_path_factory.mktemp("volume"))
+    environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = receiver.url
+    environ["OTEL_EXPORTER_OTLP_HEADERS"] = f"x-key={PUSH_HEADER}"
     async with start_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024", **environ) as running:
         yield running
+
+
+CHAT_BODY = {
+    "messages": [{"role": "user", "content": "Hi"}],
+    "max_tokens": 30,
+    "ignore_eos": True,
+}
+COUNTED_JOBS: list[dict[str, Any]] = [
+    {"prompt": "Hi", "sampling_params": {"max_tokens": 40, "ignore_eos": True}, "stream": True},
+    {"openai_route": CHAT, "openai_input": CHAT_BODY},
+    {"openai_route": "/v1/nothing"},
+]
+COUNTERS = {
+    "taken": "worker_jobs_taken_total",
+    "finished": "worker_jobs_finished_total",
+    "chunks": "worker_chunks_total",
+    "first tokens": "worker_first_token_seconds",
+    "tokens": "vllm:generation_tokens_total",
+}
+
+
+# This test must be the first one, because it counts all jobs since the start.
+async def test_the_counters_of_the_worker_and_of_its_engine_are_pushed_after_the_last_job(
+    endpoint: EmulatedEndpoint, receiver: Receiver
+) -> None:
+    def counters(push: Push) -> dict[str, float]:
+        return {name: push.value(metric) for name, metric in COUNTERS.items()}
+
+    async def wait_for_finished(count: float) -> dict[str, float]:
+        await poll_until(lambda: counters(receiver.pushes[-1])["finished"] >= count)
+        return counters(receiver.pushes[-1])
+
+    await poll_until(lambda: receiver.pushes)
+    assert counters(receiver.pushes[0])["taken"] == 0
+    before = await wait_for_finished(1)
+    jobs = await asyncio.gather(*(endpoint.run(job) for job in COUNTED_JOBS * 5))
+    assert [job.status for job in jobs] == [Status.COMPLETED, Status.COMPLETED, Status.FAILED] * 5
+    now = await wait_for_finished(before["finished"] + len(jobs))
+    assert {name: count - before[name] for name, count in now.items()} == {
+        "taken": len(jobs),
+        "finished": len(jobs),
+        "chunks": sum(len(job.output or []) for job in jobs),
+        "first tokens": 5,
+        "tokens": 5 * (40 + 30),
+    }
+    last = receiver.pushes[-1]
+    assert last.resource["service.instance.id"] == "worker-1"
+    assert last.headers["x-key"] == PUSH_HEADER
+    assert PUSH_HEADER not in endpoint.log
 
 
 def texts(job: Job) -> list[str]:
@@ -60,7 +119,7 @@ def openai_text(job: Job) -> str:
     return "".join(event["choices"][0]["delta"].get("content") or "" for event in events)
 
 
-async def test_200_mixed_jobs_at_concurrency_32_get_their_own_answers(
+async def test_mixed_jobs_at_concurrency_32_get_their_own_answers(
     endpoint: EmulatedEndpoint,
 ) -> None:
     slots = asyncio.Semaphore(32)
@@ -87,7 +146,8 @@ async def test_200_mixed_jobs_at_concurrency_32_get_their_own_answers(
                 assert openai_text(job) == expected
         assert [chunk.output for chunk in job.chunks] == (job.output if stream else [])
 
-    await asyncio.gather(*(check(number) for number in range(200)))
+    # Each form of a job asks for each turn twice.
+    await asyncio.gather(*(check(number) for number in range(2 * 4 * len(TURNS))))
     assert {len(distinct) for distinct in counts} == {1}
 
 
