@@ -28,7 +28,7 @@ from worker.failed_start import (
     MAX_LIFETIME_S,
     FailedStartHandler,
 )
-from worker.limits.bodies import MAX_VALUES
+from worker.limits.inputs import MAX_VALUES
 from worker.metrics import push
 from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_queue
 from worker.process.lifetime import (

@@ -20,7 +20,7 @@ from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import EngineInput
 from worker.engine.start import Start
 from worker.job import RawJob
-from worker.job.sampling import Sampling, merge_params
+from worker.job.sampling_params import Sampling, merge_params
 from worker.limits.parameters import STRUCTURED_OUTPUTS, check_parameter_bounds
 from worker.settings import Settings
 from worker.settings.names import CANONICAL_NAMES, SPECULATIVE_KEYS, explain_removal

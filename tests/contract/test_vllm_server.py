@@ -28,8 +28,8 @@ from worker.engine.seam.patches import SANITIZE
 from worker.engine.seam.translation import translate_error
 from worker.errors import EngineDead, InvalidInput, RefusedByEngine
 from worker.job import PromptListJob, RawJob
-from worker.job.sampling import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, PARAMETERS
-from worker.limits.bodies import EMPTY_SHAPE
+from worker.job.sampling_params import BEAM_SEARCH_IGNORES, BEAM_SEARCH_USES, PARAMETERS
+from worker.limits.inputs import EMPTY_SHAPE
 from worker.media.contents import MediaLimits
 from worker.media.fetcher import WebFetcher
 from worker.media.loader import MediaLoader

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from worker.compression import find_compression
-from worker.limits.bodies import MAX_VALUES
+from worker.limits.inputs import MAX_VALUES
 from worker.validation import StrictModel
 
 BOM = b"\xef\xbb\xbf"

@@ -11,8 +11,8 @@
 - Long work goes to ``batch_jobs`` or ``fine_tune_jobs``. Each line of a batch is a request to a
   route, and goes to ``table``, too.
 
-The result is an ``Answer``, which is not started. A request is refused by the class of its input,
-then by the table of routes, and at last by the table of limits (``worker.limits``).
+The result is an ``Answer``, which is not started. ``worker.limits`` says who refuses a request, and
+in which order.
 """
 
 from collections.abc import Callable
@@ -33,7 +33,7 @@ from worker.job import (
     PromptListJob,
     RawJob,
 )
-from worker.limits.bodies import DEFAULT_MEGABYTES, check_size
+from worker.limits.inputs import DEFAULT_MEGABYTES, check_size
 from worker.routes import generation
 from worker.routes.answer import Answer
 from worker.routes.generation import MakeFormatter

@@ -12,7 +12,7 @@ from worker.errors import NoEngine, OnOtherVolume, WorkerError
 from worker.job import BatchJob
 from worker.job.openai import BatchLine
 from worker.json_lines import encode_unchecked_line
-from worker.limits.bodies import check_size
+from worker.limits.inputs import check_size
 from worker.long_work import runner
 from worker.long_work.records import WorkReference
 from worker.progress import Progress

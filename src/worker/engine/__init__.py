@@ -22,7 +22,7 @@ from worker.asgi import ResponseHead, take_no_part
 from worker.bridge import Stream
 from worker.errors import EngineDead, NoEngine
 from worker.job import RawJob
-from worker.limits.bodies import EMPTY_SHAPE, BodyShape
+from worker.limits.inputs import EMPTY_SHAPE, BodyShape
 from worker.record import Usage
 
 # Seconds that a request waits for a suspended engine, and that running requests get to finish.

@@ -3,7 +3,7 @@
 A job has the first class of ``JOB_TYPES`` with a marker key among the keys of its input. The class
 is a model that validates the input. ``OpenAIJob`` is a request to a route, whose body is validated
 later, by the code of the route. ``RawJob`` has a prompt or a conversation, ``PromptListJob`` many;
-both check their ``sampling_params`` as far as these are not vLLM's own (``sampling``). A
+of their parameters, the module ``sampling_params`` checks those that are not vLLM's own. A
 ``LongJob`` creates or continues a batch or a fine-tune. ``base`` has the keys that all share.
 """
 

@@ -17,7 +17,7 @@ from pydantic import (
 
 from worker.errors import InvalidInput, field_error
 from worker.job.base import Job
-from worker.job.sampling import OTHER_API_KEYS, PARAMETERS, Sampling, merge_params
+from worker.job.sampling_params import OTHER_API_KEYS, PARAMETERS, Sampling, merge_params
 from worker.limits.work import MAX_PROMPTS, MAX_REPEATED_CHARACTERS
 from worker.messages import convert_messages, mend_texts
 from worker.validation import SAMPLING_PARAMS, drop_nulls

@@ -1,18 +1,23 @@
 """All limits of a request: who refuses it, and when.
 
 A request is refused only if it is wrong for its API, or if it would harm others. All else that
-vLLM's own server accepts is accepted. The checks run in this order, each as early as it can:
+vLLM's own server accepts is accepted. From its arrival on, a request passes these checks, each as
+early as it can be made:
 
-1. ``bodies.check_size``, when an input arrives: its bytes, its depth and its number of values.
-2. ``bodies.check_request``, before an engine is used, for requests of all forms: bodies of routes,
+1. ``inputs.check_size``, by ``dialects.parse_input``: the bytes, the depth and the count of values.
+2. ``worker.job``, the class of the input: its keys and their types.
+3. ``worker.dialects.table``: the route and the method. The keys of a body are checked by the route,
+   those of routes of vLLM's server by ``worker.dialects.openai.forward``.
+4. ``inputs.check_request``, before an engine is used, for requests of all forms: bodies of routes,
    lines of batches, raw jobs and the items of lists. Keys that are the operator's, the places of
    media, the bounds of sampling parameters (``parameters``), and the work that they multiply to
    (``work``).
-3. ``worker.engine.run.requests.limits``, with the objects of an engine: texts, whose limits depend
+5. ``worker.engine.run.requests.limits``, with the objects of an engine: texts, whose limits depend
    on the context and the tokenizer (``texts``), bad words, and items of ``/v1/responses``.
-4. ``worker.media.loader``: the media, while it fetches them.
-5. ``worker.engine.run.grammar``, which tries each grammar before the core gets it; its limits are
+6. ``worker.media.loader``: the media, while it fetches them.
+7. ``worker.engine.run.grammar``, which tries each grammar before the core gets it; its limits are
    in ``work``.
+8. vLLM itself, whose errors ``worker.engine.seam.translation`` and ``forward`` translate.
 
 ``table`` lists all limits, each with the harm that it prevents, for the documentation.
 """

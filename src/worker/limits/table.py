@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from worker.chunking import RESULT_LIMIT_BYTES
-from worker.limits import bodies, parameters, texts, work
+from worker.limits import inputs, parameters, texts, work
 from worker.media import walker
 from worker.settings import Settings
 
@@ -42,7 +42,7 @@ _DEFAULTS = {name: field.default for name, field in Settings.model_fields.items(
 LIMITS = (
     Limit(
         "Inputs",
-        "worker.limits.bodies",
+        "worker.limits.inputs",
         frozenset(),
         (
             (
@@ -50,9 +50,9 @@ LIMITS = (
                 f"{_DEFAULTS['max_input_mb']:g} MB; more is 413",
                 "`MAX_INPUT_MB`",
             ),
-            ("values, at any depth", f"{bodies.MAX_VALUES:,}", "a batch, or several jobs"),
-            ("nesting depth of objects and lists", f"{bodies.MAX_DEPTH}", ""),
-            ("token ids: numbers in lists of nothing else", f"{bodies.MAX_TOKEN_IDS:,}", ""),
+            ("values, at any depth", f"{inputs.MAX_VALUES:,}", "a batch, or several jobs"),
+            ("nesting depth of objects and lists", f"{inputs.MAX_DEPTH}", ""),
+            ("token ids: numbers in lists of nothing else", f"{inputs.MAX_TOKEN_IDS:,}", ""),
         ),
         "vLLM stores errors for each wrong value: half a gigabyte, while others wait. Libraries "
         "recurse.",
@@ -79,17 +79,17 @@ LIMITS = (
     ),
     Limit(
         "Keys that are the operator's",
-        "worker.limits.bodies",
-        frozenset({*walker.DENIED_KEYS, bodies.TEMPLATE_KWARGS, bodies.VLLM_XARGS}),
+        "worker.limits.inputs",
+        frozenset({*walker.DENIED_KEYS, inputs.TEMPLATE_KWARGS, inputs.VLLM_XARGS}),
         (
             *(
                 (names, "none", reason)
                 for reason, names in _names_by_text(walker.DENIED_KEYS).items()
             ),
-            (f"`{bodies.VLLM_XARGS}`", "none by default", "`ALLOWED_XARGS` lists the keys"),
+            (f"`{inputs.VLLM_XARGS}`", "none by default", "`ALLOWED_XARGS` lists the keys"),
             ("`encoding_format`", "`float` or `base64`", "answers are JSON"),
             (
-                f"names in `{bodies.TEMPLATE_KWARGS}` that vLLM sets itself: `tokenizer`, "
+                f"names in `{inputs.TEMPLATE_KWARGS}` that vLLM sets itself: `tokenizer`, "
                 "`max_length`, …",
                 "none",
                 "",
@@ -183,7 +183,7 @@ LIMITS = (
     Limit(
         "Long texts",
         "worker.limits.texts",
-        frozenset(bodies.TEMPLATE_KEYS),  # and the texts of each route (worker.routes.vllm)
+        frozenset(inputs.TEMPLATE_KEYS),  # and the texts of each route (worker.routes.vllm)
         (
             (
                 "characters of a text, or of a conversation",

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from worker.errors import InvalidInput
 from worker.limits import work
-from worker.limits.bodies import CONVERSATION_KEYS, TEMPLATE_KEYS, BodyShape
+from worker.limits.inputs import CONVERSATION_KEYS, TEMPLATE_KEYS, BodyShape
 
 # Characters in a request above which the request counts as long.
 LONG_CHARACTERS = 64_000

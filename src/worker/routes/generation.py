@@ -23,7 +23,7 @@ from worker.errors import (
     hide_defects,
 )
 from worker.job import PromptListJob, RawJob
-from worker.limits.bodies import RAW_SHAPE, check_request
+from worker.limits.inputs import RAW_SHAPE, check_request
 from worker.progress import Progress
 from worker.record import Usage
 from worker.routes.answer import Answer, json_size, retry_before_first_piece

@@ -10,7 +10,7 @@ from starlette.routing import compile_path
 
 from worker.engine import Engines
 from worker.job import OpenAIJob
-from worker.limits.bodies import EMPTY_SHAPE, BodyShape
+from worker.limits.inputs import EMPTY_SHAPE, BodyShape
 from worker.routes import events
 from worker.routes.answer import Answer
 from worker.routes.resources import Resources

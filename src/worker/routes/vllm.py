@@ -1,6 +1,6 @@
 """The routes of vLLM's server that take a body, one row for each."""
 
-from worker.limits.bodies import BodyShape
+from worker.limits.inputs import BodyShape
 from worker.routes import conversations, events
 from worker.routes.route import DEFAULT_CHAT_TEMPERATURE, Route
 

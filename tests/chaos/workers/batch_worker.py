@@ -17,7 +17,7 @@ from support.engine.scripted import ScriptedEngine, settings, tokens
 
 import handler
 from worker import asgi
-from worker.limits.bodies import EMPTY_SHAPE, BodyShape
+from worker.limits.inputs import EMPTY_SHAPE, BodyShape
 from worker.record import Usage
 
 SLOTS = 8

@@ -37,7 +37,7 @@ from worker.engine import Delta, Engine, Engines, Model
 from worker.engine.run.healing import Suspension
 from worker.errors import EngineDead, OnOtherVolume, RefusedByEngine, WorkerError
 from worker.job import RawJob
-from worker.limits.bodies import EMPTY_SHAPE, BodyShape
+from worker.limits.inputs import EMPTY_SHAPE, BodyShape
 from worker.record import EngineUse, Usage, engine_use
 from worker.settings import Settings
 

@@ -20,7 +20,7 @@ from support.engine.scripted import (
 from support.processes.background import poll_until
 from support.volume import read_receipts
 
-from worker.limits import bodies
+from worker.limits import inputs
 from worker.long_work.records import WorkReference
 
 
@@ -107,7 +107,7 @@ async def test_a_line_above_a_limit_is_refused_and_the_others_are_answered(
 ) -> None:
     requests = lines(2)
     requests[0]["body"]["messages"] *= 11
-    monkeypatch.setattr(bodies, "MAX_VALUES", 30)
+    monkeypatch.setattr(inputs, "MAX_VALUES", 30)
     (caller.root / "inbox" / "b.jsonl").write_bytes(to_jsonl(requests))
     batch = await run_batch(caller, input_path="inbox/b.jsonl")
     output, errors = results(caller.root, batch)

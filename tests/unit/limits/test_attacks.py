@@ -20,7 +20,7 @@ from worker.dialects.openai import bodies
 from worker.dialects.table import find_route
 from worker.errors import RequestError, UnknownRoute
 from worker.job import OpenAIJob, PromptListJob, RawJob
-from worker.limits.bodies import RAW_SHAPE, check_request
+from worker.limits.inputs import RAW_SHAPE, check_request
 from worker.limits.table import LIMITS
 from worker.validation import SAMPLING_PARAMS
 

@@ -12,7 +12,7 @@ from worker.dialects.openai.bodies import prepare_body
 from worker.dialects.table import find_route
 from worker.errors import InvalidInput, WorkerError
 from worker.job.openai import BatchLine
-from worker.limits.bodies import RAW_SHAPE, check_request
+from worker.limits.inputs import RAW_SHAPE, check_request
 from worker.limits.work import MAX_COMPARISONS, MAX_COMPARISONS_PER_STEP
 
 COMPLETIONS = "/v1/completions"

@@ -21,7 +21,7 @@ from worker.dialects.llm_engine.completions import RENAMED_KEYS, CompletionParam
 from worker.errors import InvalidInput, field_error
 from worker.files import FILE_PREFIX, Files
 from worker.json_lines import escape_line_breaks
-from worker.limits.bodies import MAX_TOKEN_IDS
+from worker.limits.inputs import MAX_TOKEN_IDS
 from worker.validation import (
     MAX_KEY_LENGTH,
     MAX_METADATA_PAIRS,

@@ -14,14 +14,14 @@ from worker.chunking import RESULT_LIMIT_BYTES
 from worker.engine import Engine
 from worker.errors import InvalidInput, field_error
 from worker.job import OpenAIJob
-from worker.job.sampling import (
+from worker.job.sampling_params import (
     BEAM_SEARCH_IGNORED,
     BEAM_SEARCH_IGNORES,
     BEAM_SEARCH_NEEDED,
     BEAM_SEARCH_ONLY,
     Sampling,
 )
-from worker.limits.bodies import check_request
+from worker.limits.inputs import check_request
 from worker.limits.parameters import (
     BACKEND_ADVICE,
     FORMER_BACKEND,

@@ -42,8 +42,8 @@ from worker.engine.seam.protocols import (
 from worker.engine.seam.translation import raise_for_error_response, translate_errors
 from worker.errors import InternalError, InvalidInput, RefusedByEngine, field_error
 from worker.job import RawJob
-from worker.job.sampling import Sampling
-from worker.limits.bodies import RAW_SHAPE
+from worker.job.sampling_params import Sampling
+from worker.limits.inputs import RAW_SHAPE
 from worker.media.loader import MediaLoader
 from worker.messages import add_system_prompt
 from worker.validation import SAMPLING_PARAMS

@@ -27,7 +27,7 @@ from vllm.sampling_params import (
 from worker.engine.seam.protocols import EngineInput
 from worker.errors import InvalidInput, field_error
 from worker.job import RawJob
-from worker.job.sampling import BEAM_SEARCH_USES, OTHER_API_KEYS, Sampling
+from worker.job.sampling_params import BEAM_SEARCH_USES, OTHER_API_KEYS, Sampling
 from worker.limits.parameters import (
     CONSTRAINT_KINDS,
     GUIDED_KEYS,

@@ -31,7 +31,7 @@ from worker.engine.seam.patches import EXCEPTION_HANDLERS, OUTPUT_LIMIT, SANITIZ
 from worker.engine.seam.protocols import Client, RequestMetadata
 from worker.engine.seam.translation import translate_errors
 from worker.errors import EngineDead, RefusedByEngine, WorkerError
-from worker.limits.bodies import EMPTY_SHAPE, RAW_SHAPE, RENDERED_KEYS, BodyShape
+from worker.limits.inputs import EMPTY_SHAPE, RAW_SHAPE, RENDERED_KEYS, BodyShape
 from worker.media.loader import MediaLoader
 from worker.media.walker import find_media
 from worker.messages import mend_text

@@ -13,7 +13,7 @@ from worker.dialects.openai import bodies
 from worker.dialects.table import ROUTES
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.job.sampling import BEAM_SEARCH_IGNORED, BEAM_SEARCH_NEEDED
+from worker.job.sampling_params import BEAM_SEARCH_IGNORED, BEAM_SEARCH_NEEDED
 from worker.media.walker import DENIED_KEYS
 from worker.routes.route import Route
 

@@ -13,7 +13,7 @@ from worker.dialects.openai.bodies import Ranking, prepare_body
 from worker.dialects.table import ROUTES
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.job.sampling import Sampling
+from worker.job.sampling_params import Sampling
 
 COMPLETIONS = "/v1/completions"
 

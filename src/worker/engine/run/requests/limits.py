@@ -13,7 +13,7 @@ from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import Client, Tokenizer
 from worker.errors import InvalidInput, field_error
 from worker.limits import texts
-from worker.limits.bodies import BodyShape
+from worker.limits.inputs import BodyShape
 
 # Maximum number of items that are left to the validation of vLLM's server.
 MAX_UNCHECKED_ITEMS = 16

@@ -10,7 +10,7 @@ from support.engine.scripted import CHAT
 from worker.engine.run.requests.limits import limit_texts
 from worker.engine.run.requests.long_requests import is_long
 from worker.errors import InvalidInput
-from worker.limits.bodies import RAW_SHAPE, BodyShape
+from worker.limits.inputs import RAW_SHAPE, BodyShape
 from worker.limits.texts import LONG_CHARACTERS, MANY_PROMPTS, MANY_TOKENS
 from worker.routes.vllm import ROUTES
 

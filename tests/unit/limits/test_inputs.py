@@ -12,8 +12,8 @@ from support.engine.scripted import CHAT, ScriptedEngine, tokens, yields_of
 
 from worker.dialects import parse_input
 from worker.errors import InputTooLarge, InvalidInput
-from worker.limits import bodies
-from worker.limits.bodies import check_size
+from worker.limits import inputs
+from worker.limits.inputs import check_size
 
 # Megabytes of a small input.
 SMALL_MB = 0.001
@@ -21,8 +21,8 @@ SMALL_MB = 0.001
 
 @pytest.fixture
 def _small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MAX_VALUES", 50)
-    monkeypatch.setattr(bodies, "MAX_DEPTH", 4)
+    monkeypatch.setattr(inputs, "MAX_VALUES", 50)
+    monkeypatch.setattr(inputs, "MAX_DEPTH", 4)
 
 
 def nest(depth: int, value: Any = "a") -> Any:

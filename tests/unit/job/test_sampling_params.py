@@ -11,7 +11,7 @@ from support.engine.scripted import CHAT, ScriptedEngine, tokens, yields_of
 from worker.dialects import parse_input
 from worker.errors import InvalidInput
 from worker.job import RawJob
-from worker.job.sampling import PARAMETERS, Sampling
+from worker.job.sampling_params import PARAMETERS, Sampling
 from worker.limits.parameters import (
     BOUNDS,
     GUIDED_KEYS,
