@@ -23,7 +23,7 @@ from vllm.v1.serial_utils import MsgpackEncoder
 from worker import dialects
 from worker.app import Worker
 from worker.bridge import Stream
-from worker.dialects.openai.bodies import prepare_body
+from worker.dialects.openai.forward import prepare_body
 from worker.dialects.table import find_route
 from worker.engine.options import Options
 from worker.engine.run.requests.limits import check_bad_words, limit_texts

@@ -31,7 +31,7 @@ from support.traffic.store import Request, read_recorded
 from transformers import AutoTokenizer
 
 from worker.dialects import parse_input
-from worker.dialects.openai.bodies import prepare_body
+from worker.dialects.openai.forward import prepare_body
 from worker.dialects.table import find_route
 from worker.engine.run.requests.limits import check_bad_words, check_items, limit_texts
 from worker.errors import WorkerError

@@ -24,7 +24,7 @@ from vllm.entrypoints.openai.responses.utils import (
 )
 from vllm.sampling_params import SamplingParams
 
-from worker.dialects.openai import bodies
+from worker.dialects.openai import forward
 from worker.engine import Model
 from worker.engine.run.corrections import keep_invalid_tool_input
 from worker.job import OpenAIJob, RawJob
@@ -43,7 +43,7 @@ SETTINGS = Settings.from_env({"MODEL_NAME": "org/name"})
 def prepare(path: str, body: dict[str, Any]) -> dict[str, Any]:
     route = next(route for route in ROUTES if route.path == path)
     job = OpenAIJob(route=path, body=body)
-    prepared, _ = bodies.prepare_body(job, route, ENGINE, "job-1", SETTINGS)
+    prepared, _ = forward.prepare_body(job, route, ENGINE, "job-1", SETTINGS)
     return prepared
 
 

@@ -16,7 +16,7 @@ from support.engine.scripted import ScriptedEngine, settings
 from support.tables.attacks import KINDS, Attack, Expected
 
 from worker.dialects import parse_input
-from worker.dialects.openai import bodies
+from worker.dialects.openai import forward
 from worker.dialects.table import find_route
 from worker.errors import RequestError, UnknownRoute
 from worker.job import OpenAIJob, PromptListJob, RawJob
@@ -84,7 +84,7 @@ def refusal(payload: Any, engine: ScriptedEngine) -> RequestError | None:
             if route is None:
                 return UnknownRoute(job.route)
             if not (route.handler or route.generate):
-                bodies.prepare_body(job, route, engine, "job-1", settings())
+                forward.prepare_body(job, route, engine, "job-1", settings())
         elif isinstance(job, RawJob | PromptListJob):
             shared = job if isinstance(job, RawJob) else job.shared
             check_request(shared.body_to_check, RAW_SHAPE, settings(), SAMPLING_PARAMS)

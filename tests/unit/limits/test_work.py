@@ -8,7 +8,7 @@ import pytest
 from support.engine.answers import job_error, run_job
 from support.engine.scripted import CHAT, ScriptedEngine, settings, tokens
 
-from worker.dialects.openai.bodies import prepare_body
+from worker.dialects.openai.forward import prepare_body
 from worker.dialects.table import find_route
 from worker.errors import InvalidInput, WorkerError
 from worker.job.openai import BatchLine

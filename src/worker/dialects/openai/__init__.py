@@ -1,9 +1,8 @@
 """OpenAI's dialect: the routes of its API, and of the other APIs that vLLM's server has.
 
-``forward`` sends requests for vLLM's routes to its server in this process, after ``bodies`` has
-prepared them. The worker answers the others itself: each of ``models``, ``files``, ``batches``
-and ``fine_tuning`` has the functions for its routes and OpenAI's objects for them. ``listing`` cuts
-lists into pages.
+``forward`` sends requests for vLLM's routes to its server in this process. The worker answers the
+others itself: each of ``models``, ``files``, ``batches`` and ``fine_tuning`` has the functions for
+its routes and OpenAI's objects for them. ``listing`` cuts lists into pages.
 """
 
 from worker.dialects.openai import batches, files, fine_tuning, models

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.engine.scripted import CHAT, ScriptedEngine, settings
 
-from worker.dialects.openai import bodies
+from worker.dialects.openai import forward
 from worker.dialects.table import ROUTES
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
@@ -34,7 +34,7 @@ PrepareBody = Callable[..., dict[str, Any]]
 @pytest.fixture
 def prepare_body(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> PrepareBody:
     """Return a function that turns a caller's body for a route into the body for vLLM's server."""
-    monkeypatch.setattr(bodies, "_logged_keys", set())
+    monkeypatch.setattr(forward, "_logged_keys", set())
 
     def prepare(
         path: str, body: dict[str, Any], route: str | None = None, **environ: str
@@ -42,7 +42,7 @@ def prepare_body(engine: ScriptedEngine, monkeypatch: pytest.MonkeyPatch) -> Pre
         job = OpenAIJob(route=route or path, body=body)
         row = next((row for row in ROUTES if row.path == path), Route("POST", path))
         before = copy.deepcopy(body)
-        sent, _ = bodies.prepare_body(job, row, engine, "job-1", settings(**environ))
+        sent, _ = forward.prepare_body(job, row, engine, "job-1", settings(**environ))
         assert body == before  # the caller's body stays unchanged
         return sent
 

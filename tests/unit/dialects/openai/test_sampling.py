@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.engine.scripted import CHAT, ScriptedEngine, chat_job, settings, tokens, yields_of
 
-from worker.dialects.openai.bodies import Ranking, prepare_body
+from worker.dialects.openai.forward import Ranking, prepare_body
 from worker.dialects.table import ROUTES
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
