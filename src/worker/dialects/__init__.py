@@ -7,9 +7,9 @@
   forwarded to it (``openai.forward``); ``openai`` and ``llm_engine`` answer the others. The first
   line of the docstring of a route's function is its summary in /openapi.json.
 - A prompt or a list of prompts goes to ``worker.routes.generation``, with the formatter of its
-  format: ``raw.RawFormatter`` or LLM Engine's.
-- Long work goes to ``batch_jobs`` or ``fine_tune_jobs``. Each line of a batch is a request to a
-  route, and goes to ``table``, too.
+  format: the worker's own, or LLM Engine's.
+- Long work goes to ``long_jobs``. Each line of a batch is a request to a route, and goes to
+  ``table``, too.
 
 The result is an ``Answer``, which is not started. ``worker.limits`` says who refuses a request, and
 in which order.
@@ -18,9 +18,8 @@ in which order.
 from collections.abc import Callable
 from typing import Any
 
-from worker.dialects import batch_jobs, table
+from worker.dialects import long_jobs, table
 from worker.dialects.llm_engine import batch_output, completions
-from worker.dialects.raw import RawFormatter
 from worker.dialects.table import RequestDescription
 from worker.errors import InvalidInput, UnknownRoute, field_error
 from worker.job import (
@@ -50,7 +49,7 @@ from worker.validation import (
 OUTPUTS = batch_output.OUTPUTS
 # Formatters of raw answers, by the value of the input's key ``format``.
 FORMATTERS: dict[str, MakeFormatter] = {
-    "raw": RawFormatter,
+    "raw": generation.RawFormatter,
     completions.FORMAT: completions.LLMEngineFormatter,
 }
 # Functions that convert inputs to inputs of raw jobs, by the value of the key ``format``.
@@ -123,12 +122,9 @@ def make_answer(
             message = f"There are no jobs with {job.kind!r}: DISABLED_ROUTES disables them."
             raise UnknownRoute(message, param=job.kind)
         case BatchJob():
-            return batch_jobs.make_answer(job, request_id, resources, time_limit)
+            return long_jobs.make_batch_answer(job, request_id, resources, time_limit)
         case FineTuneJob():
-            # Most workers never run a fine-tune.
-            from worker.dialects import fine_tune_jobs  # noqa: PLC0415 - see above
-
-            return fine_tune_jobs.make_answer(job, request_id, resources, time_limit)
+            return long_jobs.make_fine_tune_answer(job, request_id, resources, time_limit)
 
 
 def describe_request(job: AnyJob) -> RequestDescription:

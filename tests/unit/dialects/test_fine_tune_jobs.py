@@ -88,7 +88,7 @@ async def test_a_jobs_time_starts_before_it_creates_its_fine_tune(
 ) -> None:
     # Creating the fine-tune takes one hour, all the time that the job has.
     clock = SimpleNamespace(monotonic=iter([0.0, 3600.0]).__next__)
-    monkeypatch.setattr("worker.dialects.fine_tune_jobs.time", clock)
+    monkeypatch.setattr("worker.dialects.long_jobs.time", clock)
     response = await caller.run_job(fine_tune={**NEW_FINE_TUNE, "max_runtime_sec": 3600})
     assert (response["fine_tune"]["status"], "run_with" in response) == ("queued", True)
 

@@ -1,20 +1,28 @@
-"""Jobs that run a batch: each line is answered in this process, like an OpenAI request."""
+"""Jobs that run long work: a batch, or a fine-tune.
+
+The answer to such a job comes when the work ends or is paused, or when the job's time limit is
+reached: the job's own limit, or else ``time_limit`` seconds. At the limit, another job is started
+to continue the work; if that fails, the answer contains that job's input (``run_with``). The id of
+new work is derived from the id of the request, so that a retried job continues the same work.
+"""
 
 import asyncio
 import contextlib
+import time
 from typing import Any
 
 from worker.batches.record import Batch, StoredBatch
 from worker.batches.run import WIND_DOWN_S, AnswerRequest, BatchStep
 from worker.dialects import table
 from worker.dialects.openai.batches import batch_object
-from worker.errors import NoEngine, OnOtherVolume, WorkerError
-from worker.job import BatchJob
+from worker.dialects.openai.fine_tuning import job_object
+from worker.errors import InvalidInput, NoEngine, OnOtherVolume, WorkerError
+from worker.job import BatchJob, FineTuneJob
 from worker.job.openai import BatchLine
 from worker.json_lines import encode_unchecked_line
 from worker.limits.inputs import check_size
-from worker.long_work import runner
 from worker.long_work.records import WorkReference
+from worker.long_work.runner import run_steps
 from worker.progress import Progress
 from worker.record import UNANSWERED, EngineUse, JobRecord, Usage, engine_use
 from worker.routes.answer import Answer, answer_by_worker
@@ -26,16 +34,10 @@ from worker.validation import name_field_in_errors
 LINE_PRIORITY = 100
 
 
-def make_answer(
+def make_batch_answer(
     job: BatchJob, request_id: str, resources: Resources, time_limit: float
 ) -> Answer[Any]:
-    """Return the answer to a job that runs a batch; it contains OpenAI's batch object.
-
-    The answer comes when the batch ends or the time limit is reached: the job's own limit, or else
-    ``time_limit`` seconds. At the limit, another job is started to continue the batch; if that
-    fails, the answer contains that job's input (``run_with``). The id of a new batch is derived
-    from ``request_id``, so that a retried job continues the same batch.
-    """
+    """Return the answer to a job that runs a batch; it contains OpenAI's batch object."""
     spec, batches = job.batch, resources.batches
     if not resources.engines.has_engine:
         raise NoEngine
@@ -61,15 +63,13 @@ def make_answer(
         async with resources.open_turn(
             batch, limit - WIND_DOWN_S, in_background=spec.background
         ) as turn:
-            outcome = await runner.run_steps(batches, batch, turn, step, line)
-        response = {"batch": await asyncio.to_thread(batch_object, batch)}
-        counts = response["batch"]["usage"]
+            outcome = await run_steps(batches, batch, turn, step, line)
+        answer = {"batch": await asyncio.to_thread(batch_object, batch)}
+        counts = answer["batch"]["usage"]
         usage.add(counts["input_tokens"], counts["output_tokens"])
-        return (
-            response | await resources.start_long_jobs(batch.work_reference)
-            if outcome == "left" and not spec.background
-            else response
-        )
+        if outcome == "left" and not spec.background:
+            answer |= await resources.start_long_jobs(batch.work_reference)
+        return answer
 
     return answer_by_worker(run_and_describe, slot=None, progress=progress, usage=usage)
 
@@ -129,3 +129,63 @@ def _make_line_answerer(batch: Batch, resources: Resources) -> AnswerRequest:
         return answer[0], result.usage
 
     return answer_line
+
+
+def make_fine_tune_answer(
+    job: FineTuneJob, request_id: str, resources: Resources, time_limit: float
+) -> Answer[Any]:
+    """Return the answer to a job that runs a fine-tune; it contains OpenAI's fine-tuning job."""
+    # Most workers never run a fine-tune.
+    from worker.fine_tunes.creation import FineTuneCreator  # noqa: PLC0415 - see above
+    from worker.fine_tunes.step import WIND_DOWN_S, FineTuneStep  # noqa: PLC0415 - see above
+
+    resources.check_training_enabled()
+    fine_tunes, base = resources.fine_tunes, resources.engines.base_model
+    spec, progress = job.fine_tune, Progress(step=0, epochs=0)
+
+    async def run_and_describe() -> dict[str, Any]:
+        limit = spec.max_runtime_sec or time_limit
+        # Fetching the rows counts towards the job's time limit.
+        started_at = time.monotonic()
+        if spec.id is None:
+            adapters = await base.adapter_problems_on_volume()
+            creator = FineTuneCreator.from_settings(fine_tunes, base.model, resources.settings)
+            id = fine_tunes.id_for_job(request_id)
+            fine_tune = await creator.create_in_thread(spec, id, adapters)
+            # The job may wait for hours, and does not need them any more.
+            (spec.rows or []).clear()
+        else:
+            try:
+                fine_tune = await asyncio.to_thread(fine_tunes.get, spec.id)
+            except OnOtherVolume as error:
+                work = WorkReference(job.kind, spec.id, spec.passes)
+                return await pass_on(work, error, resources, limit)
+        request = await asyncio.to_thread(lambda: fine_tune.request)
+        if request.base not in base.model.names:
+            raise InvalidInput(
+                f"{fine_tune.id} is a fine-tune of {request.base!r}, "
+                f"and this worker has {base.model.names[0]}."
+            )
+        progress.update(epochs=request.spec.epochs)
+        mode = resources.training_mode
+        step = FineTuneStep(
+            fine_tunes,
+            fine_tune,
+            base,
+            resources.settings,
+            progress,
+            reserve_memory=resources.engines.suspend if mode == "exclusive" else None,
+            low_priority=mode == "beside",
+        )
+        remaining = limit - (time.monotonic() - started_at)
+        line = resources.lines[job.kind]
+        async with resources.open_turn(
+            fine_tune, remaining - WIND_DOWN_S, in_background=spec.background
+        ) as turn:
+            outcome = await run_steps(fine_tunes, fine_tune, turn, step, line)
+        answer = {"fine_tune": await asyncio.to_thread(job_object, fine_tune)}
+        if outcome == "left" and not spec.background:
+            answer |= await resources.start_long_jobs(fine_tune.work_reference)
+        return answer
+
+    return answer_by_worker(run_and_describe, slot=None, progress=progress)
