@@ -127,16 +127,8 @@ class Files:
     ) -> StoredFile:
         """Store a file, or return it if an earlier attempt stored it. A refused file is removed.
 
-        Args:
-            source: Content, in chunks of any size.
-            filename: Name that the caller gives to the file.
-            purpose: Purpose as in OpenAI's API.
-            expires_after_s: Seconds until the file expires; None for the operator's default.
-            id: Id that is the same when the request is sent again; None for a new id.
-
-        Raises:
-            Conflict: Another file has this id.
-            InputTooLarge: The file has more than ``max_mb`` megabytes.
+        ``source`` has the content in chunks of any size. ``expires_after_s`` is None for the
+        operator's default. ``id`` is the same when the request is sent again; None for a new id.
         """
         if id is not None and (existing := self._read_metadata(id)) is not None:
             with translate_os_errors():
@@ -171,16 +163,8 @@ class Files:
     ) -> StoredFile:
         """Create a reference to a caller's file on the volume; that file is never removed.
 
-        Args:
-            path: Path relative to the volume's root, absolute path, or ``s3://<volume id>/key``.
-            purpose: Purpose as in OpenAI's API.
-            filename: Name that the caller gives to the file; None for the path's last component.
-            expires_after_s: Seconds until the file expires; None for the operator's default.
-            id: Id that is the same when the request is sent again; None for a new id.
-
-        Raises:
-            Conflict: Another file has this id.
-            InvalidInput: The path doesn't lead to a file that callers may name.
+        ``path`` is relative to the volume's root, absolute, or ``s3://<volume id>/key``;
+        ``filename`` is None for its last component. For the others, see ``receive``.
         """
         resolved = self.volume.input_path(path)
         with translate_os_errors():
@@ -230,15 +214,9 @@ class Files:
             on_failure.pop_all()
 
     def get(self, id: str, *, include_expired: bool = False) -> StoredFile:
-        """Return the metadata of a file.
+        """Return the metadata of a file; raise ``NoSuchObject`` or ``OnOtherVolume`` without one.
 
-        Args:
-            id: Any string.
-            include_expired: Whether to return a file that has expired, but was not yet removed.
-
-        Raises:
-            NoSuchObject: No file has this id.
-            OnOtherVolume: The file is on another volume.
+        A file that has expired may not have been removed yet. ``id`` may be any string.
         """
         file = self._read_metadata(id)
         if file is None and ids.is_id(FILE_PREFIX, id):
@@ -252,12 +230,7 @@ class Files:
         return self._read_metadata(id) is not None
 
     def content_path(self, file: StoredFile) -> Path:
-        """Return the path of a file's content.
-
-        Raises:
-            InvalidInput: The file refers to a path that callers may no longer name.
-            NoSuchObject: The file was removed, or the caller's file that it refers to.
-        """
+        """Return the path of a file's content, which may have been removed: ``NoSuchObject``."""
         own = self._root / file.id / CONTENT
         path = own if file.path is None else self.volume.input_path(file.path)
         if not path.is_file():
@@ -274,14 +247,8 @@ class Files:
     ) -> Page[StoredFile]:
         """Return a page of the files that haven't expired.
 
-        Args:
-            after: Id of the last file on the previous page; None for the first page.
-            limit: Maximum number of files on the page.
-            order: "desc" for newest first, "asc" for oldest first.
-            purpose: Purpose of the files; None for any.
-
-        Raises:
-            NoSuchObject: No file has the id ``after``.
+        ``after`` is the id of the last file on the previous page, ``order`` "desc" for newest first
+        or "asc", and ``purpose`` None for any.
         """
         last = None if after is None else self._read_metadata(after)
         if after is not None and last is None:
@@ -301,9 +268,7 @@ class Files:
     def delete(self, id: str, *, in_use: Container[str] = ()) -> None:
         """Remove a file, but not a caller's file that it refers to.
 
-        Raises:
-            NoSuchObject: No file has this id.
-            Conflict: The file is ``in_use``: the ids of the files that unfinished work reads.
+        Files that unfinished work reads stay: their ids are ``in_use``.
         """
         file = self.get(id)
         if id in in_use:
