@@ -41,9 +41,11 @@ def error_message(subject: str) -> str:
 
 
 NEW_BATCH = {"input_file_id": FILE, "endpoint": CHAT, "completion_window": "24h"}
-LLM_ENGINE_BATCH = {
+V2, JOBS = "/v2/batch-completions", "/v1/fine_tuning/jobs"
+V2_BATCH = {
     "output_data_path": "out/a.json",
-    "content": {"prompts": ["a"], "max_new_tokens": 2, "temperature": 0},
+    "content": [{"prompt": "a"}],
+    "model_config": {"model": "demo"},
 }
 
 
@@ -52,53 +54,21 @@ LLM_ENGINE_BATCH = {
     [
         ("GET", f"/v1/files/{FILE}", {}, f"file {FILE}"),
         ("GET", f"/v1/files/{FILE}/content", {}, f"file {FILE}"),
-        ("DELETE", f"/v1/files/{FILE}", {}, f"file {FILE}"),
         ("GET", f"/v1/files?after={FILE}", {}, f"object {FILE}"),
         ("POST", "/v1/files", {"path": f"s3://{THERE}/inbox/a"}, f"path s3://{THERE}/inbox/a"),
         ("POST", "/v1/batches", NEW_BATCH, f"file {FILE}"),
         ("GET", f"/v1/batches/{BATCH}", {}, f"batch {BATCH}"),
-        ("POST", f"/v1/batches/{BATCH}/cancel", {}, f"batch {BATCH}"),
         ("GET", f"/v1/batches?after={BATCH}", {}, f"object {BATCH}"),
-        ("GET", f"/v2/batch-completions/{BATCH}", {}, f"batch {BATCH}"),
-        ("POST", f"/v2/batch-completions/{BATCH}/actions/cancel", {}, f"batch {BATCH}"),
-        (
-            "POST",
-            "/v2/batch-completions",
-            {**LLM_ENGINE_BATCH, "model_config": {"model": ADAPTER}},
-            f"adapter {ADAPTER}",
-        ),
-        (
-            "POST",
-            "/v2/batch-completions",
-            {
-                "output_data_path": "out/a.json",
-                "input_data_path": FILE,
-                "model_config": {"model": "demo"},
-            },
-            f"file {FILE}",
-        ),
-        ("GET", f"/v1/fine_tuning/jobs/{TUNE}", {}, f"fine-tuning job {TUNE}"),
-        ("GET", f"/v1/fine_tuning/jobs/{TUNE}/events", {}, f"fine-tuning job {TUNE}"),
-        ("POST", f"/v1/fine_tuning/jobs/{TUNE}/cancel", {}, f"fine-tuning job {TUNE}"),
-        ("POST", f"/v1/fine_tuning/jobs/{TUNE}/resume", {}, f"fine-tuning job {TUNE}"),
-        ("GET", f"/v1/fine_tuning/jobs?after={TUNE}", {}, f"object {TUNE}"),
+        ("GET", f"{V2}/{BATCH}", {}, f"batch {BATCH}"),
+        ("POST", V2, {**V2_BATCH, "model_config": {"model": ADAPTER}}, f"adapter {ADAPTER}"),
+        ("POST", V2, {**V2_BATCH, "content": None, "input_data_path": FILE}, f"file {FILE}"),
+        ("GET", f"{JOBS}/{TUNE}", {}, f"fine-tuning job {TUNE}"),
+        ("POST", f"{JOBS}/{TUNE}/cancel", {}, f"fine-tuning job {TUNE}"),
+        ("GET", f"{JOBS}?after={TUNE}", {}, f"object {TUNE}"),
         ("GET", f"/v1/llm/fine-tunes/{TUNE}", {}, f"fine-tuning job {TUNE}"),
-        ("PUT", f"/v1/llm/fine-tunes/{TUNE}/cancel", {}, f"fine-tuning job {TUNE}"),
-        (
-            "POST",
-            "/v1/fine_tuning/jobs",
-            {"model": "demo", "training_file": FILE},
-            f"file {FILE}",
-        ),
+        ("POST", JOBS, {"model": "demo", "training_file": FILE}, f"file {FILE}"),
         ("GET", f"/v1/models/{ADAPTER}", {}, f"adapter {ADAPTER}"),
-        ("GET", f"/v1/llm/model-endpoints/{ADAPTER}", {}, f"adapter {ADAPTER}"),
         ("DELETE", f"/v1/llm/model-endpoints/{ADAPTER}", {}, f"adapter {ADAPTER}"),
-        (
-            "POST",
-            "/v1/llm/model-endpoints/download",
-            {"model_name": ADAPTER},
-            f"adapter {ADAPTER}",
-        ),
         ("GET", f"/v1/llm/model-files/{ADAPTER}/a.json", {}, f"adapter {ADAPTER}"),
     ],
 )
@@ -202,4 +172,4 @@ async def test_new_work_with_a_file_of_another_volume_is_refused_and_not_passed_
 async def test_a_fine_tune_of_this_volume_is_found(caller: Caller) -> None:
     id = create_fine_tune(FineTunes(caller.settings)).id
     assert id.endswith(f".vol-{HERE}")
-    assert (await caller.get(f"/v1/fine_tuning/jobs/{id}"))["id"] == id
+    assert (await caller.get(f"{JOBS}/{id}"))["id"] == id

@@ -1,14 +1,11 @@
 """Routes of the OpenAI path that the worker answers itself: models, health, metrics."""
 
 import json
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from prometheus_client import Counter, Gauge
 from prometheus_client.parser import text_string_to_metric_families
 from support.engine.scripted import CHAT, ScriptedEngine, failure, static_app, yields_of
@@ -79,26 +76,6 @@ async def test_a_broken_adapter_is_described_but_not_listed(engine: ScriptedEngi
     assert (await get(engine, "/v1/models"))["data"] == [card("demo")]
     _, message = await get_error(engine, "/v1/models/pirates")
     assert message == "There is no model 'pirates'; this worker serves demo."
-
-
-@given(
-    st.dictionaries(st.text("abc", min_size=1, max_size=3), st.none() | st.just("rank 64")),
-    st.text("abc", min_size=4, max_size=5),
-)
-async def test_the_models_in_a_refusal_are_those_that_are_listed(
-    adapters: dict[str, str | None], unknown: str
-) -> None:
-    with ScriptedEngine(app=model_list(card("demo"))) as engine:
-        engine.adapters = [name for name, problem in adapters.items() if problem is None]
-        engine.broken_adapters = {name: problem for name, problem in adapters.items() if problem}
-        listed = {model["id"] for model in (await get(engine, "/v1/models"))["data"]}
-        _, message = await get_error(engine, f"/v1/models/{unknown}")
-    assert listed == {"demo", *engine.adapters}
-    if similar := re.search("did you mean '(.+)'", message):
-        assert similar[1] in listed
-    else:
-        _, names = message.split("this worker serves ")
-        assert set(names.removesuffix(".").split(", ")) == listed
 
 
 async def test_the_refusal_of_a_linked_adapter_has_the_reason(

@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 from pydantic import BaseModel
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 from support.caller import Caller
 from support.engine.scripted import ScriptedEngine
 
@@ -23,6 +27,31 @@ REQUEST: dict[str, Any] = {"model_config": {"model": "demo"}, "output_data_path"
 CHAT: dict[str, Any] = {"messages": [{"role": "user", "content": "Hi"}]}
 BODY: dict[str, Any] = {**REQUEST, "content": [CHAT]}
 PROMPTS = {"content": {"prompts": ["a"], **SHARED}}
+
+
+@pytest.fixture
+def caller(engine: ScriptedEngine, tmp_path: Path) -> Caller:
+    """A caller whose engine answers each prompt with itself, but refuses the prompt "refused"."""
+
+    async def models(_: Request) -> Response:
+        return JSONResponse({"object": "list", "data": [{"id": "demo", "parent": None}]})
+
+    async def complete(request: Request) -> Response:
+        body = await request.json()
+        engine.requests.append(body)
+        if body.get("prompt") == "refused":
+            return JSONResponse({"error": {"message": "too long", "code": 400}}, 400)
+        choice = {"index": 0, "text": body.get("prompt"), "logprobs": None}
+        usage = {"prompt_tokens": 2, "completion_tokens": 3}
+        return JSONResponse({"choices": [choice], "usage": usage})
+
+    posts = [
+        Route(f"/v1/{path}", complete, methods=["POST"])
+        for path in ("completions", "chat/completions")
+    ]
+    engine.app = Starlette(routes=[Route("/v1/models", models), *posts])
+    engine.adapters = ["tuned"]
+    return Caller(engine, tmp_path)
 
 
 async def run_batch(caller: Caller, response: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +127,7 @@ async def test_a_batch_expires_after_max_runtime_sec(caller: Caller) -> None:
     assert batch["expires_at"] - batch["created_at"] == 90
 
 
-# One mistake of each kind; test_batch_requests and test_batch_inputs cover the others.
+# One mistake of each kind; test_batch_inputs covers the others.
 @pytest.mark.parametrize(
     ("route", "body", "param", "code"),
     [

@@ -66,9 +66,7 @@ async def test_an_invalid_batch_is_refused_with_the_field(
     assert (caller.started_work, all_records(Batches(caller.settings))) == ([], [])
 
 
-async def test_a_new_batch_starts_as_many_jobs_as_its_data_parallelism(
-    caller: Caller,
-) -> None:
+async def test_a_new_batch_starts_as_many_jobs_as_its_data_parallelism(caller: Caller) -> None:
     before = int(time.time())
     keys = {"metadata": {"mine": "ä"}, "completion_window": "2h", "endpoint": CHAT}
     batch = await create_batch(caller, data_parallelism=3, **keys)

@@ -116,13 +116,6 @@ async def test_an_invalid_upload_is_refused_with_the_key_and_stores_nothing(
     assert not caller.root.exists()
 
 
-async def test_a_file_above_the_limit_is_refused(caller: Caller) -> None:
-    caller = Caller(caller.engine, caller.root, FILES_MAX_MB="1")
-    error = await caller.request_error("POST", FILES, content="a" * 1_000_001)
-    assert (error["code"], error["param"]) == (413, "file")
-    assert "FILES_MAX_MB" in error["message"]
-
-
 async def test_without_a_volume_an_error_names_the_setting_for_the_operator(caller: Caller) -> None:
     environ = {"FILES_PATH": "", "BASE_PATH": str(caller.root / "none")}
     caller_without_volume = Caller(caller.engine, caller.root, **environ)
@@ -139,9 +132,7 @@ async def test_without_a_volume_an_error_names_the_setting_for_the_operator(call
 # Lists:
 
 
-async def test_a_list_has_pages_an_order_and_a_purpose_for_both_apis(
-    caller: Caller,
-) -> None:
+async def test_a_list_has_pages_an_order_and_a_purpose_for_both_apis(caller: Caller) -> None:
     for name in "abc":
         await caller.post(FILES, content=LINES, filename=name, purpose="batch")
     await caller.post(FILES, content=LINES, purpose="evals")

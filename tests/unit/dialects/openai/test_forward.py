@@ -103,14 +103,14 @@ async def test_a_wrong_method_is_refused_with_the_methods_of_the_route(
 # The end of a stream:
 
 
-@pytest.mark.parametrize(("status", "name"), [("incomplete",) * 2, ("completed",) * 2])
+@pytest.mark.parametrize("status", ["incomplete", "completed"])
 async def test_the_last_event_of_a_response_has_the_name_of_its_status(
-    engine: ScriptedEngine, status: str, name: str
+    engine: ScriptedEngine, status: str
 ) -> None:
     response = {"id": "resp_a", "status": status}
     completed = named_event("response.completed", response=response, sequence_number=9)
     (*_, last) = await stream_events(engine, RESPONSES, DELTA, completed)
-    assert last == named_event(f"response.{name}", response=response, sequence_number=9)
+    assert last == named_event(f"response.{status}", response=response, sequence_number=9)
 
 
 # The beginning of a stream:

@@ -13,7 +13,6 @@ from worker.dialects.openai.forward import Ranking, prepare_body
 from worker.dialects.table import ROUTES
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.job.sampling_params import Sampling
 
 COMPLETIONS = "/v1/completions"
 
@@ -158,22 +157,43 @@ BEAMS = {"use_beam_search": True, "length_penalty": 0.5}
 
 
 @pytest.mark.parametrize(
-    ("sent", "body", "ranking"),
+    ("path", "sent", "body", "ranking"),
     [
-        ({"n": 2, "best_of": 2}, {"n": 2}, None),
-        ({"n": 2, "best_of": 4}, {"n": 4, "logprobs": 0}, Ranking(2, 4, False, False)),
+        (COMPLETIONS, {"n": 2, "best_of": 2}, {"n": 2}, None),
+        (COMPLETIONS, {"n": 2, "best_of": 4}, {"n": 4, "logprobs": 0}, Ranking(2, 4, False, False)),
+        *(
+            (COMPLETIONS, {"best_of": 3, "logprobs": count}, {"n": 3}, Ranking(1, 3, False, True))
+            for count in (0, 2)
+        ),
+        (CHAT, {"best_of": 3}, {"n": 3, "logprobs": True}, Ranking(1, 3, False, False)),
         (
-            {"n": 1, "best_of": 3, "early_stopping": "never", **BEAMS},
-            {"n": 3, **BEAMS},
+            CHAT,
+            {"best_of": 3, "logprobs": False},
+            {"n": 3, "logprobs": True},
+            Ranking(1, 3, False, False),
+        ),
+        (CHAT, {"best_of": 3, "logprobs": True}, {"n": 3}, Ranking(1, 3, False, True)),
+        # Beams need no log probabilities.
+        (COMPLETIONS, {"n": 2, **BEAMS}, {}, Ranking(2, 2, True, False)),
+        (
+            COMPLETIONS,
+            {"best_of": 3, "early_stopping": "never", **BEAMS},
+            {"n": 3},
             Ranking(1, 3, True, False),
         ),
     ],
-    ids=["all choices returned", "some choices returned", "beams"],
+    ids=str,
 )
 def test_best_of_requests_that_many_choices_from_vllm_and_ranks_them(
-    prepare: Prepare, sent: dict[str, Any], body: dict[str, Any], ranking: Ranking | None
+    prepare: Prepare, path: str, sent: dict[str, Any], body: dict[str, Any], ranking: Any
 ) -> None:
-    assert prepare(COMPLETIONS, **sent) == ({"model": "demo", **body}, ranking)
+    if path == CHAT:
+        sent, body = {**sent, "messages": []}, {**body, "messages": [], "temperature": 0.7}
+    kept = {key: value for key, value in sent.items() if key not in ("best_of", "early_stopping")}
+    prepared, found = prepare(path, **sent)
+    assert (prepared, found) == ({"model": "demo", **kept, **body}, ranking)
+    # True is no number for vLLM's server, and 0 is no boolean.
+    assert type(prepared.get("logprobs")) is type({**kept, **body}.get("logprobs"))
 
 
 def test_best_of_is_refused_with_greedy_sampling(prepare: Prepare, engine: ScriptedEngine) -> None:
@@ -278,47 +298,9 @@ def test_beams_keep_vllms_order() -> None:
 @pytest.mark.parametrize("make_choice", [chat_choice, completion_choice])
 def test_log_probabilities_are_returned_only_on_request(make_choice: Any) -> None:
     choices = make_choice(0, -1.0), make_choice(1, -0.5)
-    assert select_best(1, 2, *choices) == [choices[1] | {"index": 0}]
-    assert select_best(1, 2, *choices, returns_logprobs=False) == [
-        choices[1] | {"index": 0, "logprobs": None}
-    ]
-
-
-def test_other_fields_of_a_response_stay_unchanged() -> None:
-    answer = {"id": "x", "usage": {"total_tokens": 9}, "choices": [completion_choice(0, 0.0)]}
-    assert (
-        Ranking(1, 1, is_ranked_by_vllm=False, returns_logprobs=True).select_best(answer) == answer
-    )
-
-
-# The request to vLLM's server:
-
-
-@pytest.mark.parametrize(
-    ("body", "logprobs", "returns_logprobs"),
-    [
-        ({"messages": [], "logprobs": False}, True, False),
-        ({"messages": [], "logprobs": True}, True, True),
-        ({"prompt": ""}, 0, False),
-        ({"prompt": "", "logprobs": 0}, 0, True),
-        ({"prompt": "", "logprobs": 2}, 2, True),
-    ],
-    ids=repr,
-)
-def test_the_request_to_vllm_has_all_choices_and_their_log_probabilities(
-    body: dict[str, Any], logprobs: Any, returns_logprobs: bool
-) -> None:
-    ranking = Ranking.request_candidates(body, Sampling(n=2, best_of=5))
-    assert ranking == Ranking(
-        n=2, num_candidates=5, is_ranked_by_vllm=False, returns_logprobs=returns_logprobs
-    )
-    assert body["n"] == 5
-    assert (body["logprobs"], type(body["logprobs"])) == (logprobs, type(logprobs))
-
-
-@pytest.mark.parametrize(("best_of", "width"), [(None, 2), (4, 4)])
-def test_beams_need_no_log_probabilities(best_of: int | None, width: int) -> None:
-    body: dict[str, Any] = {"prompt": ""}
-    ranking = Ranking.request_candidates(body, Sampling(n=2, best_of=best_of, use_beam_search=True))
-    assert ranking == Ranking(2, width, is_ranked_by_vllm=True, returns_logprobs=False)
-    assert body == {"prompt": "", "n": width}
+    best = choices[1] | {"index": 0}
+    assert select_best(1, 2, *choices) == [best]
+    assert select_best(1, 2, *choices, returns_logprobs=False) == [{**best, "logprobs": None}]
+    # All other fields of the response stay.
+    answer = {"id": "x", "usage": {"total_tokens": 9}, "choices": choices}
+    assert Ranking(1, 2, False, True).select_best(answer) == {**answer, "choices": [best]}

@@ -1,4 +1,4 @@
-"""Content blocks of Anthropic's API in the forms that vLLM reads."""
+"""Content blocks of Anthropic's API, and items of OpenAI's Responses API, as vLLM reads them."""
 
 import copy
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from worker.errors import InvalidInput
 from worker.job import OpenAIJob
-from worker.routes.conversations import prepare_anthropic_messages
+from worker.routes.conversations import prepare_anthropic_messages, prepare_responses_input
 
 URL = "data:image/png;base64,AAAA"
 SOURCE = {"type": "base64", "media_type": "image/png", "data": "AAAA"}
@@ -195,3 +195,70 @@ def test_the_input_of_a_call_becomes_an_object(written: Any, expected: dict[str,
     # A client that reads a stream parses the text of the model, and sends the value back.
     call = {"type": "tool_use", "id": "t", "name": "f", "input": written}
     assert convert([call], "assistant") == [{**call, "input": expected}]
+
+
+# Items of a response's input:
+
+
+def convert_items(items: Any) -> Any:
+    body = {"input": items}
+    before = copy.deepcopy(body)
+    sent = dict(body)
+    prepare_responses_input(sent, OpenAIJob(route="/v1/responses", body=body), None)
+    assert body == before
+    return sent["input"]
+
+
+def text_part(words: str, kind: str = "output_text") -> dict[str, Any]:
+    return {"type": kind, "text": words}
+
+
+def test_parts_of_an_earlier_response_and_of_a_tool_output_are_joined() -> None:
+    parts = [text_part("a"), text_part("b", "input_text"), {"type": "refusal", "refusal": "c"}]
+    item = {"type": "message", "role": "assistant", "id": "m", "content": parts}
+    output = {
+        "type": "function_call_output",
+        "call_id": "c",
+        "output": [text_part("4"), text_part("2")],
+    }
+    joined_part = {"type": "output_text", "text": "abc", "annotations": []}
+    items = convert_items([item, output])
+    assert items == [{**item, "content": [joined_part]}, {**output, "output": "42"}]
+
+
+def test_all_parts_of_earlier_reasoning_are_joined() -> None:
+    """vLLM reads only the first."""
+    summary = [text_part("a", "summary_text"), text_part("b", "summary_text")]
+    content = [text_part("c", "reasoning_text"), text_part("d", "reasoning_text")]
+    item = {"type": "reasoning", "summary": summary, "content": content}
+    (sent,) = convert_items([item])
+    assert sent["summary"] == [text_part("a\nb", "summary_text")]
+    assert sent["content"] == [text_part("c\nd", "reasoning_text")]
+    for alone in ({**item, "summary": [], "content": None}, {**item, "summary": content}):
+        (sent,) = convert_items([alone])
+        assert sent["summary"] == alone["summary"]
+
+
+def test_the_arguments_of_an_earlier_call_may_be_an_object() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "f"}
+    for arguments, sent in (({"a": "ü"}, '{"a": "ü"}'), ("{}", "{}"), (5, 5)):
+        items = convert_items([{**call, "arguments": arguments}])
+        assert items == [{**call, "arguments": sent}]
+
+
+INPUT_IMAGE = {"type": "input_image", "image_url": "data:,"}
+
+
+def test_other_inputs_are_passed_to_vllm_unchanged() -> None:
+    items = [
+        "Hi",
+        {"role": "user", "content": [text_part("Hi", "input_text")]},
+        {"role": "assistant", "content": "Ho"},
+        {"role": "assistant", "content": [text_part("a"), INPUT_IMAGE]},
+        {"role": "assistant", "content": [text_part("a"), "b"]},
+        {"type": "function_call_output", "output": "42"},
+        {"type": "function_call_output", "output": [INPUT_IMAGE]},
+        {"type": "reasoning", "output": [text_part("a")]},
+    ]
+    for sent in ("Hi", items):
+        assert convert_items(sent) == sent
