@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from support.tables.refused_jobs import AT_LEAST, AT_MOST, CHAT, EMPTY, INTEGER, LIST, OBJECT, TEXT
+from support.tables.refused_jobs import AT_LEAST, AT_MOST, CHAT, EMPTY, OBJECT, TEXT
 
 Spec = dict[str, Any]
 
@@ -28,12 +28,9 @@ def with_wandb(**options: Any) -> dict[str, Any]:
 # Wrong values: other keys, the key, the field below it, the message, the values.
 VALUES: dict[str, list[tuple[Spec, str, str, str, list[Any]]]] = {
     "batch": [
-        (ON_VOLUME, "endpoint", "", TEXT, [5]),
         (ON_VOLUME, "completion_window", "", WINDOW, WINDOWS),
-        (ON_VOLUME, "completion_window", "", TEXT, [24]),
         (ON_VOLUME, "metadata", "", "at most 16 pairs", [{f"{n}": "a" for n in range(17)}]),
         (ON_VOLUME, "metadata", "", SIZES, [{"a" * 65: "a"}, {"a": "a" * 513}]),
-        (ON_VOLUME, "metadata", "", OBJECT, [["a"]]),
         (ON_VOLUME, "metadata", ".a", TEXT, [{"a": 1}]),
         (ON_VOLUME, "metadata", ".a", HALF, [{"a": "\ud800"}]),
         (ON_VOLUME, "metadata", ".\ufffd\ufffd\ufffd.[key]", HALF, [{"\udfff": "a"}]),
@@ -42,12 +39,9 @@ VALUES: dict[str, list[tuple[Spec, str, str, str, list[Any]]]] = {
         (ON_VOLUME, EXPIRY, ".anchor", "Field required", [{"seconds": 3600}]),
         (ON_VOLUME, "data_parallelism", "", AT_LEAST(1), [0]),
         (ON_VOLUME, "data_parallelism", "", AT_MOST(64), [65]),
-        (ON_VOLUME, "data_parallelism", "", INTEGER, [1.5]),
         (ON_VOLUME, "max_runtime_sec", "", ABOVE_0, [0]),
         (ON_VOLUME, "max_runtime_sec", "", "Input should be a finite number", [math.inf]),
-        (ON_VOLUME, "input_file_id", "", TEXT, [5]),
         (ON_VOLUME, "requests", "", EMPTY, [[]]),
-        (ON_VOLUME, "requests", "", LIST, ["{}"]),
         (ON_VOLUME, "requests", ".0", OBJECT, [[1]]),
     ],
     "fine_tune": [
@@ -58,7 +52,6 @@ VALUES: dict[str, list[tuple[Spec, str, str, str, list[Any]]]] = {
         (OF_FILE, WANDB, ".0.wandb.tags.0", LONGER_THAN(256), [[with_wandb(tags=["a" * 257])]]),
         (OF_FILE, WANDB, ".0.wandb.tags", TOO_MANY_TAGS, [[with_wandb(tags=["a"] * 65)]]),
         (OF_FILE, "max_runtime_sec", "", ABOVE_0, [0]),
-        (OF_FILE, "seed", "", INTEGER, [1.5]),
         (OF_FILE, "suffix", "", "Input should be letters, digits and dashes", ["../x"]),
         (OF_FILE, "method", ".type", SUPERVISED_ONLY, [{"type": "dpo"}]),
     ],

@@ -1,14 +1,13 @@
 """Limits on the size of an input, and keys that callers may not set on every worker."""
 
 import contextlib
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.engine.answers import job_error, run_job
-from support.engine.scripted import CHAT, ScriptedEngine, tokens, yields_of
+from support.engine.scripted import CHAT, tokens
 
 from worker.dialects import parse_input
 from worker.errors import InputTooLarge, InvalidInput
@@ -172,25 +171,3 @@ async def test_arguments_for_plugins_need_the_operators_permission() -> None:
         error = await job_error(job, ALLOWED_XARGS=allowed)
         assert (error["code"], error["param"]) == (400, f"vllm_xargs.{wrong}")
     assert "error" not in (await run_job(job, *tokens("a"), ALLOWED_XARGS="mine,its"))[-1]
-
-
-@pytest.mark.parametrize(("key", "value"), [("priority", -5), ("request_id", "mine")])
-async def test_keys_without_an_effect_are_dropped_unless_the_worker_is_strict(
-    key: str, value: Any
-) -> None:
-    with ScriptedEngine(*tokens("a")) as engine:
-        assert "error" not in (await yields_of(engine, body(**{key: value})))[-1]
-        (sent,) = engine.requests
-        assert isinstance(sent, dict)
-        assert sent.get(key) != value
-    error = await job_error(body(**{key: value}), STRICT_REQUESTS="1")
-    assert (error["code"], error["param"]) == (400, key)
-
-
-async def test_a_priority_reaches_an_engine_that_has_priorities() -> None:
-    with ScriptedEngine(*tokens("a")) as engine:
-        engine.model = replace(engine.model, has_priorities=True)
-        assert "error" not in (await yields_of(engine, body(priority=-5)))[-1]
-        (sent,) = engine.requests
-        assert isinstance(sent, dict)
-        assert sent["priority"] == -5
