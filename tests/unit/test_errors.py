@@ -3,14 +3,11 @@
 import pytest
 
 from worker.errors import (
-    AnswerTooLarge,
-    EngineBusy,
     EngineDead,
     InternalError,
     InvalidInput,
     OnOtherVolume,
     RefusedByEngine,
-    ShuttingDown,
     UnknownRoute,
     WorkerError,
 )
@@ -22,15 +19,11 @@ from worker.settings.mistakes import Mistake, SettingsError, collect_mistakes
     [
         (InvalidInput("no"), 400, "BadRequestError", False),
         (UnknownRoute("no"), 404, "NotFoundError", False),
-        (AnswerTooLarge("no"), 413, "RequestEntityTooLargeError", False),
         (InternalError(), 500, "InternalServerError", False),
-        (EngineBusy("no"), 503, "ServiceUnavailableError", True),
         (EngineDead(), 503, "ServiceUnavailableError", True),
-        (ShuttingDown(), 503, "ServiceUnavailableError", True),
         (OnOtherVolume("file a", "b", "c"), 503, "ServiceUnavailableError", True),
         (RefusedByEngine("no", status=422), 422, "UnprocessableEntityError", False),
         (RefusedByEngine("no", status=429), 429, "TooManyRequestsError", True),
-        (RefusedByEngine("no", status=500), 500, "InternalServerError", False),
     ],
 )
 def test_the_type_names_the_status_and_temporary_errors_are_retryable(

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx2
@@ -27,7 +26,7 @@ from trainer.output import EventLog
 from worker import local
 from worker.batches.lines import BatchLimits
 from worker.batches.parts import encode_result_line
-from worker.dialects.llm_engine import batch_inputs, batch_output, completions
+from worker.dialects.llm_engine import batch_inputs, batch_output
 from worker.dialects.llm_engine.batch_inputs import BatchCompletionsRequest
 from worker.json_lines import encode_unchecked_line
 from worker.routes import events
@@ -48,10 +47,6 @@ def raw_event(text: str) -> bytes:
 def completed_event(text: str) -> str:
     response = {"status": "incomplete", "text": text}
     return events.format_event({"response": response}, "event: response.completed\n")
-
-
-def stream_settings() -> Any:
-    return SimpleNamespace(settings=SimpleNamespace(raw_openai_output=True))
 
 
 def completion_line(text: str) -> bytes:
@@ -87,9 +82,7 @@ WRITERS: dict[str, Callable[[str], str | bytes]] = {
     "an error of a response": lambda text: make_error(events.RESPONSES_ERRORS, text),
     "Anthropic's error": lambda text: make_error(events.ANTHROPIC_ERRORS, text),
     "a receipt": lambda text: "".join(events.OPENAI_ERRORS.make_receipt_events({"user": text})),
-    "LLM Engine's events": lambda text: completions._render_events(
-        stream_settings(), [{"output": {"text": text}}]
-    ),
+    "an event": lambda text: events.format_event({"output": {"text": text}}),
     "an output line": completion_line,
     "an error line": lambda text: (
         encode_result_line("batch", 1, text, error={"message": text}) + b"\n"
@@ -133,9 +126,15 @@ def test_half_of_a_surrogate_pair_in_a_callers_line_is_found_by_its_reader(text:
 # The same in files and streams:
 
 
-async def test_a_streams_events_have_no_other_lines() -> None:
+LLM_ENGINE = {"route": "/v1/llm/completions-stream", "method": "POST", "body": {"prompt": "Hi"}}
+
+
+@pytest.mark.parametrize(
+    "payload", [chat_job(stream=True), LLM_ENGINE], ids=["OpenAI", "LLM Engine"]
+)
+async def test_a_streams_events_have_no_other_lines(payload: dict[str, Any]) -> None:
     with ScriptedEngine(*tokens("a", BREAKS, "b")) as engine:
-        content = "".join(await yields_of(engine, chat_job(stream=True)))
+        content = "".join(await yields_of(engine, payload))
     assert json.dumps(BREAKS)[1:-1] in content
     lines_of(content)
 

@@ -4,7 +4,6 @@ import io
 import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 from support import ROOT
@@ -68,10 +67,14 @@ def test_long_values_are_searched_for_credentials_in_linear_time(part: str) -> N
     assert loop_iterations(lambda: masking.add_url_credentials(values)) < 40_000_000
 
 
-def test_a_masked_stream_counts_the_characters_before_masking() -> None:
+def test_a_masked_stream_counts_the_characters_before_masking(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     text = io.StringIO()
-    stream: Any = masking._MaskedStream(text)
-    assert stream.write(f"{SECRET}!") == len(SECRET) + 1
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, text)
+    masking.mask_output()
+    assert sys.stdout.write(f"{SECRET}!") == len(SECRET) + 1
     assert text.getvalue() == "***!"
 
 

@@ -209,8 +209,8 @@ async def test_a_job_can_be_cancelled_while_it_waits_for_its_last_update() -> No
 # Jobs of the worker:
 
 
-def reporting_worker(engine: ScriptedEngine, listener: Listener | None) -> Worker:
-    return Worker(engine.engines, settings(), report=listener.report if listener else None)
+def reporting_worker(engine: ScriptedEngine, listener: Listener) -> Worker:
+    return Worker(engine.engines, settings(), report=listener.report)
 
 
 PROMPTS = {"prompts": ["slow", "Hi", 7, "slow", "Ho"], "use_tqdm": True}
@@ -254,13 +254,6 @@ async def test_progress_also_counts_failed_items(stream: bool) -> None:
     done = [update["done"] for update in listener.updates]
     assert done == sorted(set(done))
     assert {update["total"] for update in listener.updates} == {5}
-
-
-async def test_a_list_is_answered_without_a_listener_for_progress() -> None:
-    with ScriptedEngine(*tokens("a")) as engine:
-        worker = reporting_worker(engine, None)
-        yields = await Consumer(worker, {"prompts": ["Hi"], "use_tqdm": True}).finish()
-    assert [list(chunk) for chunk in yields] == [["outputs"]]
 
 
 @pytest.mark.parametrize("in_background", [False, True])

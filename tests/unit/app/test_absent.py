@@ -155,9 +155,7 @@ async def test_a_suspended_engine_is_unhealthy_and_routes_without_a_model_are_an
     assert health["status"] == "ok"
 
 
-async def test_cancelled_suspensions_resume_both_engines(
-    counting_engine: ScriptedEngine,
-) -> None:
+async def test_cancelled_suspensions_resume_both_engines(counting_engine: ScriptedEngine) -> None:
     is_suspended = asyncio.Event()
     counting_engine.embedder = embedder = ScriptedEngine()
     embedder.loop.close()

@@ -221,11 +221,6 @@ async def test_a_yield_can_be_a_list_of_decoded_events(text: str, event_counts: 
     assert "".join(texts_in(item for chunk in yields for item in chunk)) == text
 
 
-async def test_no_character_of_the_text_ends_an_event() -> None:
-    yields = await run_job(STREAM, *tokens(LINE_BREAKS, LINE_BREAKS), **DECODED)
-    assert texts_in(item for chunk in yields for item in chunk) == [LINE_BREAKS, LINE_BREAKS]
-
-
 EVENTS = [
     event({"choices": [{"delta": {"content": text}}]}) for text in ("é", LINE_BREAKS, "\n\n", "")
 ]

@@ -23,6 +23,7 @@ from support.metrics import watch_metrics
 from support.processes.background import poll_until
 
 from worker.errors import ShuttingDown
+from worker.metrics import RUNNING_JOBS
 
 STREAMS = {"raw-stream": raw_job(stream=True), "openai-stream": chat_job(stream=True)}
 PATHS = {**STREAMS, "raw": raw_job(stream=False), "openai": chat_job(stream=False)}
@@ -149,6 +150,8 @@ async def test_a_job_counts_as_running_until_its_generator_or_its_task_ends(
     with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
         job_worker = worker(engine)
         running = watch_metrics("worker_jobs_running")
+        cancelled = watch_metrics("worker_jobs_finished_total", code="499")
+        RUNNING_JOBS.all_ended.clear()
         generator = job_worker.handle({"id": "a", "input": payload})
         assert running() == [0]
         await anext(generator)
@@ -158,7 +161,8 @@ async def test_a_job_counts_as_running_until_its_generator_or_its_task_ends(
         await generator.aclose()
         assert running() == [1]
         await poll_until(lambda: engine.aborted_requests == ["a"])
+        assert not RUNNING_JOBS.all_ended.is_set()
         await sdk.cancel()
-        assert running() == [0]
+        assert (running(), RUNNING_JOBS.all_ended.is_set()) == ([0], True)
         await sdk.generator.aclose()
-        assert running() == [0], "counted down twice"
+        assert (running(), cancelled()) == ([0], [2]), "counted twice"

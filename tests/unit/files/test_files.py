@@ -82,8 +82,9 @@ def test_a_file_of_the_maximum_size_is_received_and_a_larger_one_is_refused(
     assert receive(files, bytes(1_000_000)).bytes == 1_000_000
     before = paths_in(stored_files)
     parts = iter([bytes(400_000)] * 100)
-    with pytest.raises(InputTooLarge, match=r"1,000,000 bytes \(FILES_MAX_MB\)"):
+    with pytest.raises(InputTooLarge, match=r"1,000,000 bytes \(FILES_MAX_MB\)") as caught:
         files.receive(parts, filename="large")
+    assert caught.value.param == "file"
     # The upload stops at the first part beyond the limit.
     assert len(list(parts)) == 97
     assert paths_in(stored_files) == before
@@ -148,9 +149,8 @@ def test_deleting_a_reference_leaves_the_callers_file(
     assert own_file.read_bytes() == b"own"
 
 
-@pytest.mark.parametrize(
-    "path", ["inbox/directory", "inbox/missing.jsonl", "../out", "worker/files", "/etc/passwd"]
-)
+# tests/unit/volume covers all paths, and strings that are no ids.
+@pytest.mark.parametrize("path", ["inbox/directory", "inbox/missing.jsonl", "../out"])
 def test_a_path_that_is_not_a_callers_file_is_refused(
     files: Files, volume: Path, stored_files: Path, path: str
 ) -> None:
@@ -172,9 +172,7 @@ def test_a_later_link_is_not_followed_out_of_the_volume(files: Files, volume: Pa
         files.content_path(file)
 
 
-@pytest.mark.parametrize(
-    "id", ["", "file-", "file-x", "../../etc", "file-" + "a" * 24, "file-" + "/" * 24, "file-\0"]
-)
+@pytest.mark.parametrize("id", ["", "file-" + "a" * 24, "file-" + "/" * 24])
 def test_a_string_that_is_not_a_file_id_is_not_found(files: Files, id: str) -> None:
     receive(files)
     for method in (files.get, files.delete):

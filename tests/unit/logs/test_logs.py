@@ -94,21 +94,6 @@ warnings.warn("careful")
     assert (warning_object["level"], warning_object["logger"]) == ("WARNING", "py.warnings")
 
 
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_a_record_has_a_limited_length(log_format: str) -> None:
-    result = run(
-        """
-try:
-    raise ValueError("x" * 5_000_000)
-except ValueError:
-    log.exception("y" * 5_000_000)
-""",
-        log_format,
-    )
-    assert 60_000 < len(result.stderr) < 70_000
-    assert result.stderr.count("characters are left out]") == 2
-
-
 def test_output_of_python_libraries_and_children_stays_on_its_stream() -> None:
     result = run("""
 import subprocess

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.metrics import MetricWrapperBase
-from support.engine.answers import JOB_ID, Consumer, run_job
-from support.engine.scripted import HANG, ScriptedEngine, chat_job, raw_job, tokens, worker
+from support.engine.answers import JOB_ID, run_job
+from support.engine.scripted import ScriptedEngine, chat_job, raw_job, tokens, worker
 from support.metrics import watch_metrics
 
-from worker.metrics import RUNNING_JOBS
 from worker.record import JobRecord
 
 FINISHED = "worker_jobs_finished_total"
@@ -34,21 +33,6 @@ async def test_a_job_changes_the_metrics_when_it_ends(
     finished = watch_metrics(FINISHED, code=str(code))
     yields = await run_job(payload, *tokens("a"))
     assert (taken(), times(), finished()) == ([1, 0, len(yields)], [started, streamed], [1])
-
-
-async def test_a_job_runs_until_it_ends_or_is_cancelled() -> None:
-    running, cancelled = watch_metrics("worker_jobs_running"), watch_metrics(FINISHED, code="499")
-    RUNNING_JOBS.all_ended.clear()
-    with ScriptedEngine(*tokens("a", finish=None), HANG) as engine:
-        consumer = Consumer(worker(engine), raw_job(stream=True))
-        await consumer.post_started.wait()
-        assert (running(), cancelled()) == ([1], [0])
-        assert not RUNNING_JOBS.all_ended.is_set()
-        await consumer.cancel()
-        assert (running(), cancelled()) == ([0], [1])
-        assert RUNNING_JOBS.all_ended.is_set()
-        await consumer.generator.aclose()
-    assert (running(), cancelled()) == ([0], [1])
 
 
 async def test_a_record_without_a_job_of_a_caller_changes_no_metric() -> None:
