@@ -16,11 +16,10 @@ The server is one with the demo model, or any at --url, such as an older version
 import argparse
 import asyncio
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import aiohttp
@@ -31,9 +30,11 @@ COMPLETIONS, METRICS = "/v1/completions", "/metrics"
 STEPS = "vllm:iteration_tokens_total_count"
 # Choices that run concurrently next to the caller: vLLM's default for the slots on a CPU is 128.
 CHOICES = 112
+SHORT = {"prompt": "Hi", "max_tokens": 4, "ignore_eos": True}
 LONG = {"prompt": "x", "max_tokens": 1_900, "ignore_eos": True}
 WORDS = [f"w{number}" for number in range(64)]
 IDS = [*range(40, 340)]
+PENALTIES = {"presence_penalty": 1, "repetition_penalty": 1.5}
 # Tokens of the demo model with a part of a character, which are decoded with those before.
 BYTES = [*range(98, 192), *range(226, 260)]
 # Tokens 68 and 69, a and b, which repeat, but not as often as the detection requires.
@@ -68,32 +69,16 @@ ROWS: dict[str, tuple[dict[str, Any], int]] = {
     "logprobs, 1 choice": ({"logprobs": 20, "stream": True}, 1),
     "n, logprobs": ({"n": CHOICES, "logprobs": 8, "stream": True}, 1),
     "n, logprobs, 2 requests": ({"n": 48, "logprobs": 20, "stream": True}, 2),
-    "logprob_token_ids": (
-        {"logprobs": 1, "logprob_token_ids": IDS[:128], "stream": True},
-        1,
-    ),
+    "logprob_token_ids": ({"logprobs": 1, "logprob_token_ids": IDS[:128], "stream": True}, 1),
     "logprob_token_ids of bytes": (
-        {
-            "logprobs": 1,
-            "logprob_token_ids": BYTES,
-            "allowed_token_ids": BYTES,
-            "stream": True,
-        },
+        {"logprobs": 1, "logprob_token_ids": BYTES, "allowed_token_ids": BYTES, "stream": True},
         1,
     ),
     "prompt_logprobs": (
         {"n": 2, "prompt_logprobs": 15, "prompt": "five " * 380, "max_tokens": 1},
         1,
     ),
-    "penalties": (
-        {
-            "n": CHOICES,
-            "presence_penalty": 1,
-            "frequency_penalty": 1,
-            "repetition_penalty": 1.5,
-        },
-        1,
-    ),
+    "penalties": ({"n": CHOICES, **PENALTIES, "frequency_penalty": 1}, 1),
     "bad_words": ({"n": CHOICES, "bad_words": WORDS}, 1),
     "stop": ({"n": CHOICES, "stop": [word + "?" * 252 for word in WORDS[:4]]}, 1),
     "stop_token_ids, min_tokens": (
@@ -113,100 +98,83 @@ ROWS: dict[str, tuple[dict[str, Any], int]] = {
     "128 to 256, n 112": ({"n": CHOICES, **LARGE_DETECTION}, 1),
     "all, n 112": (
         {
-            "n": CHOICES,
+            **{"n": CHOICES, **PENALTIES, "bad_words": WORDS, "logprobs": 8, "stream": True},
             "repetition_detection": SMALL_DETECTION["repetition_detection"],
-            "presence_penalty": 1,
-            "repetition_penalty": 1.5,
-            "bad_words": WORDS,
-            "logprobs": 8,
-            "stream": True,
         },
         1,
     ),
 }
 
 
-class CostlyBenchmark:
-    """Rows that are measured with one server."""
-
-    def __init__(self, session: aiohttp.ClientSession, seconds: float) -> None:
-        self._session = session
-        self._seconds = seconds
-
-    async def measure_row(self, params: dict[str, Any], count: int) -> str:
-        """Return the columns of a row."""
-        statuses: Counter[str] = Counter()
-        body = {**LONG, **params}
-        costly = [asyncio.create_task(self._repeat(body, statuses)) for _ in range(count)]
-        try:
-            if costly:
-                await asyncio.sleep(2)
-            steps, start = await self._count_steps(), time.perf_counter()
-            times = await self._measure_calls()
-            duration, steps = time.perf_counter() - start, await self._count_steps() - steps
-        finally:
-            for task in costly:
-                task.cancel()
-            await asyncio.gather(*costly, return_exceptions=True)
-        answers = ", ".join(f"{count} x {status}" for status, count in statuses.items())
-        step_ms, p50 = 1_000 * duration / max(1, steps), statistics.median(times)
-        return f"{step_ms:8.1f} {p50:8.1f} {max(times):8.0f}  {answers}"
-
-    async def _measure_calls(self) -> list[float]:
-        """Return the milliseconds of short requests, one after another."""
-        times = []
-        end = time.perf_counter() + self._seconds
-        body = {"prompt": "Hi", "max_tokens": 4, "ignore_eos": True}
-        while time.perf_counter() < end:
-            start = time.perf_counter()
-            async with self._session.post(COMPLETIONS, json=body) as response:
+async def measure_row(
+    session: aiohttp.ClientSession, params: dict[str, Any], count: int, seconds: float
+) -> str:
+    """Return the columns of a row."""
+    statuses: Counter[str] = Counter()
+    costly = [
+        asyncio.create_task(repeat(session, {**LONG, **params}, statuses)) for _ in range(count)
+    ]
+    try:
+        if costly:
+            await asyncio.sleep(2)
+        steps, start, times = await count_steps(session), time.perf_counter(), list[float]()
+        # Short requests, one after another.
+        while (began := time.perf_counter()) < start + seconds:
+            async with session.post(COMPLETIONS, json=SHORT) as response:
                 response.raise_for_status()
                 await response.read()
-            times.append(1_000 * (time.perf_counter() - start))
-        return times
-
-    async def _repeat(self, body: dict[str, Any], statuses: Counter[str]) -> None:
-        """Send a request again and again, and count its statuses as soon as they are known."""
-        while True:
-            async with self._session.post(COMPLETIONS, json=body) as response:
-                statuses[str(response.status)] += 1
-                if response.status != 200:
-                    error = (await response.json())["error"]
-                    statuses[error["message"][:90]] += 1
-                    return
-                async for _ in response.content.iter_any():
-                    pass
-
-    async def _count_steps(self) -> float:
-        async with self._session.get(METRICS) as response:
-            text = await response.text()
-        lines = (line for line in text.splitlines() if line.startswith(STEPS))
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+            times.append(1_000 * (time.perf_counter() - began))
+        duration, steps = time.perf_counter() - start, await count_steps(session) - steps
+    finally:
+        for task in costly:
+            task.cancel()
+        await asyncio.gather(*costly, return_exceptions=True)
+    answers = ", ".join(f"{count} x {status}" for status, count in statuses.items())
+    step_ms, p50 = 1_000 * duration / max(1, steps), statistics.median(times)
+    return f"{step_ms:8.1f} {p50:8.1f} {max(times):8.0f}  {answers}"
 
 
-async def run_rows(args: argparse.Namespace, write: Callable[[str], object]) -> None:
-    timeout = aiohttp.ClientTimeout(total=None)
-    with tempfile.TemporaryDirectory() as folder:
-        if args.url:
-            async with aiohttp.ClientSession(args.url, timeout=timeout) as session:
-                await write_rows(args, session, write)
-            return
-        async with serve({"MODEL_NAME": str(args.model), "BASE_PATH": folder}) as (session, _):
-            await write_rows(args, session, write)
-
-
-async def write_rows(
-    args: argparse.Namespace, session: aiohttp.ClientSession, write: Callable[[str], object]
+async def repeat(
+    session: aiohttp.ClientSession, body: dict[str, Any], statuses: Counter[str]
 ) -> None:
-    benchmark = CostlyBenchmark(session, args.seconds)
-    await benchmark.measure_row({}, 0)  # warms up
-    write(f"{'':32} {'ms/step':>8} {'p50':>8} {'max':>8}  statuses")
-    for name, (params, count) in ROWS.items():
-        if not args.only or name in args.only:
-            write(f"{name:32} {await benchmark.measure_row(params, count)}")
+    """Send a request again and again, and count its statuses as soon as they are known."""
+    while True:
+        async with session.post(COMPLETIONS, json=body) as response:
+            statuses[str(response.status)] += 1
+            if response.status != 200:
+                error = (await response.json())["error"]
+                statuses[error["message"][:90]] += 1
+                return
+            async for _ in response.content.iter_any():
+                pass
 
 
-def main() -> int:
+async def count_steps(session: aiohttp.ClientSession) -> float:
+    async with session.get(METRICS) as response:
+        text = await response.text()
+    lines = (line for line in text.splitlines() if line.startswith(STEPS))
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
+
+
+async def main(args: argparse.Namespace) -> None:
+    async with AsyncExitStack() as stack:
+        if args.url:
+            timeout = aiohttp.ClientTimeout(total=None)
+            running = aiohttp.ClientSession(args.url, timeout=timeout)
+            session = await stack.enter_async_context(running)
+        else:
+            folder = stack.enter_context(tempfile.TemporaryDirectory())
+            environ = {"MODEL_NAME": str(args.model), "BASE_PATH": folder}
+            session, _ = await stack.enter_async_context(serve(environ))
+        await measure_row(session, {}, 0, args.seconds)  # warms up
+        print(f"{'':32} {'ms/step':>8} {'p50':>8} {'max':>8}  statuses", flush=True)
+        for name, (params, count) in ROWS.items():
+            if not args.only or name in args.only:
+                columns = await measure_row(session, params, count, args.seconds)
+                print(f"{name:32} {columns}", flush=True)
+
+
+if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -214,10 +182,4 @@ def main() -> int:
     parser.add_argument("--only", nargs="*", choices=ROWS)
     parser.add_argument("--url")
     parser.add_argument("--model", type=bench.path, default=bench.DEMO_MODEL)
-    args = parser.parse_args()
-    asyncio.run(run_rows(args, lambda line: print(line, flush=True)))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    asyncio.run(main(parser.parse_args()))

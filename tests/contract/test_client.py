@@ -6,6 +6,7 @@ import inspect
 import re
 import sys
 import tomllib
+from collections import defaultdict
 from importlib.metadata import packages_distributions
 from typing import Any
 
@@ -105,16 +106,25 @@ VALUES = (
 @pytest.mark.slow
 def test_the_client_refuses_no_value_that_vllm_accepts() -> None:
     catalogue = Catalogue(REFERENCE_MACHINE)
-    surprises = []
+    refused = defaultdict[str, dict[str, str]](dict)
     for name, option in (
         {name: name for name in catalogue.options.names} | OPTION_BY_SETTING
     ).items():
         row = catalogue.options[option]
-        texts = {*VALUES, *row.choices, row.default, row.example or ""} - {""}
+        for value in {*VALUES, *row.choices, row.default, row.example or ""} - {""}:
+            if LISTING.value_error(name, value):
+                refused[value][name] = option
+    surprises = []
+    for value, options in refused.items():
+        # All in one call, since vLLM's parser is asked about each value separately.
+        settings = dict.fromkeys(options.values(), value) | {"MODEL": "org/name"}
+        wrong = {
+            mistake.name for mistake in catalogue.options.parse_engine_settings(settings).mistakes
+        }
         surprises += [
             (name, value)
-            for value in texts
-            if LISTING.value_error(name, value) and not catalogue.find_mistakes(option, value)
+            for name, option in options.items()
+            if option not in wrong and not catalogue.find_mistakes(option, value)
         ]
     # The worker checks the name of a model before vLLM does.
     assert [one for one in surprises if one[0] not in {"MODEL", "MODEL_NAME"}] == []

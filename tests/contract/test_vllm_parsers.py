@@ -223,37 +223,32 @@ def refuse(text: str, count: int, number: int) -> Any:
     return say(text)
 
 
-@pytest.mark.parametrize(
-    ("read", "harm"),
-    [
-        (lambda text, count, number: say(text), Harm.NONE),
-        (lambda text, count, number: call(text, number), Harm.NONE),
-        (lambda text, count, number: say(text if count == 1 else text[:-1]), Harm.ANY_TOKEN),
-        (lambda text, count, number: call(text if count == 1 else "", number), Harm.ANY_TOKEN),
-        (lambda text, count, number: call(text), Harm.ANY_TOKEN),
-        (lambda text, count, number: say(text) if count == 1 else call(text), Harm.ANY_TOKEN),
-        (refuse, Harm.ANY_TOKEN),
-        (
-            lambda text, count, number: say("" if number == 1 and count > 1 else text),
-            Harm.FIRST_TOKEN,
-        ),
-        (
-            lambda text, count, number: say(text if count == 1 else text.removeprefix("\n")),
-            Harm.SPACES,
-        ),
-    ],
-    ids=[
-        "a text",
-        "a call",
-        "loses text",
-        "loses arguments",
-        "gives ids to all parts",
-        "takes text for a call",
-        "raises an error",
-        "loses the first token",
-        "loses a space",
-    ],
-)
+READERS: dict[str, tuple[Callable[[str, int, int], Any], Harm]] = {
+    "a text": (lambda text, count, number: say(text), Harm.NONE),
+    "a call": (lambda text, count, number: call(text, number), Harm.NONE),
+    "loses text": (lambda text, count, _: say(text if count == 1 else text[:-1]), Harm.ANY_TOKEN),
+    "loses arguments": (
+        lambda text, count, number: call(text if count == 1 else "", number),
+        Harm.ANY_TOKEN,
+    ),
+    "gives ids to all parts": (lambda text, count, number: call(text), Harm.ANY_TOKEN),
+    "takes text for a call": (
+        lambda text, count, _: say(text) if count == 1 else call(text),
+        Harm.ANY_TOKEN,
+    ),
+    "raises an error": (refuse, Harm.ANY_TOKEN),
+    "loses the first token": (
+        lambda text, count, number: say("" if number == 1 and count > 1 else text),
+        Harm.FIRST_TOKEN,
+    ),
+    "loses a space": (
+        lambda text, count, _: say(text if count == 1 else text.removeprefix("\n")),
+        Harm.SPACES,
+    ),
+}
+
+
+@pytest.mark.parametrize(("read", "harm"), READERS.values(), ids=READERS)
 def test_a_parser_that_reads_single_tokens_is_found(
     read: Callable[[str, int, int], Any], harm: Harm
 ) -> None:
