@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -100,12 +100,10 @@ class Report:
 
     folder: Path
     started_at: float
-
-    def __post_init__(self) -> None:
-        self.kinds = Counter[str]()
-        self.verdicts = Counter[str]()
-        self.faults = Counter[str]()
-        self.by_commands = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    verdicts: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    by_commands: int = 0
 
     def add(self, result: "Result") -> None:
         """Count a result, and print its faults, without the paths of temporary folders."""

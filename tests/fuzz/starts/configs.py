@@ -102,10 +102,9 @@ def draw_generation_config(draft: Draft) -> None:
 def draw_pooling(draft: Draft) -> None:
     """Change the parts of a model that embeds or ranks, or pool with a model that generates."""
     directory = draft.copy_base(*POOLING, *POOLING, *USUAL)
-    names = [name for name in ("modules.json", "1_Pooling/config.json", CONFIG) if name]
-    names = [name for name in names if (directory / name).exists()]
+    names = ("modules.json", "1_Pooling/config.json", CONFIG)
     if draft.is_chosen(0.5, "changed"):
-        name = draft.choose(names)
+        name = draft.choose([name for name in names if (directory / name).exists()])
         content = json.loads((directory / name).read_text())
         part = content if isinstance(content, dict) else draft.rng.choice(content)
         draft.change_value(part)

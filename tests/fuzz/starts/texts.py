@@ -181,12 +181,9 @@ def _write_ranks(folder: Path) -> None:
     (folder / "tokenizer.model").write_text("".join(lines))
 
 
-def _write_all(*writers: Writer) -> Writer:
-    def write(folder: Path) -> None:
-        for write_files in writers:
-            write_files(folder)
-
-    return write
+def _write_tekken_and_fast(folder: Path) -> None:
+    _write_tekken(folder)
+    _write_fast("bytes")(folder)
 
 
 # The forms of tokenizers, by a description of their files.
@@ -206,18 +203,9 @@ FORMS: Mapping[str, Writer] = {
     "sentencepiece.bpe.model": _write_sentencepiece("sentencepiece.bpe.model", "bpe"),
     "tiktoken's tokenizer.model": _write_ranks,
     "tekken.json": _write_tekken,
-    "tekken.json and tokenizer.json": _write_all(_write_tekken, _write_fast("bytes")),
+    "tekken.json and tokenizer.json": _write_tekken_and_fast,
     "no vocabulary": lambda _: None,
 }
-
-
-def replace_tokenizer(folder: Path, form: str, config: Mapping[str, object] | None) -> None:
-    """Replace a model's tokenizer; without ``config``, there is no tokenizer_config.json."""
-    for name in NAMES:
-        (folder / name).unlink(missing_ok=True)
-    FORMS[form](folder)
-    if config is not None:
-        (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
 # Classes that many models name, and one that no library has.
@@ -230,15 +218,16 @@ USUAL_CLASSES = (
 def draw_tokenizer(draft: Draft) -> None:
     """Replace the tokenizer by one of another form, with or without the name of a class."""
     directory = draft.copy_base(*USUAL, *USUAL, *TEXT, *POOLING)
-    form = draft.choose([*FORMS])
-    name = draft.choose((None, *USUAL_CLASSES, *draft.rng.sample(CLASSES, 9)), "class {}")
+    for name in NAMES:
+        (directory / name).unlink(missing_ok=True)
+    FORMS[draft.choose([*FORMS])](directory)
+    class_name = draft.choose((None, *USUAL_CLASSES, *draft.rng.sample(CLASSES, 9)), "class {}")
     special = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "pad_token": "<pad>"}
-    config: dict[str, object] | None = {"model_max_length": 512, **special}
-    if name and config:
-        config["tokenizer_class"] = name
-    if draft.is_chosen(0.15, "no tokenizer_config.json"):
-        config = None
-    replace_tokenizer(directory, form, config)
+    config = {"model_max_length": 512, **special}
+    if class_name:
+        config["tokenizer_class"] = class_name
+    if not draft.is_chosen(0.15, "no tokenizer_config.json"):
+        write_config(directory, config, TOKENIZER_CONFIG)
     if draft.is_chosen(0.2, "no chat template"):
         (directory / TEMPLATE).unlink(missing_ok=True)
     if draft.is_chosen(0.2, "other mode"):
