@@ -34,7 +34,7 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -50,7 +50,7 @@ from job_loop.sdk import COMPATIBLE_VERSIONS
 from proof.measure import comparison as comparisons
 from proof.measure import loads, sides
 from proof.measure.comparison import Comparison, Groups, Round, Row, table, turns
-from proof.measure.loads import Answer, Figures, Load, Measurement
+from proof.measure.loads import Answer, Load, Measurement
 from proof.measure.processes import (
     Lost,
     cpu_s,
@@ -171,7 +171,8 @@ class BareSide:
         _, output = await next_line(self.process, "measured")
         cpu = 1000 * (cpu_s(self.process.pid) - before) / load.requests
         figures, arrivals = json.loads(output)
-        return Measurement(Figures(**{**figures, "own_cpu": cpu}), [(at, n) for at, n in arrivals])
+        figures |= loads.cpu_figures(figures["requests_per_s"], own=cpu)
+        return Measurement(figures, [(at, n) for at, n in arrivals])
 
     def memory_mib(self) -> float:
         return memory_mib(self.process.pid)
@@ -227,7 +228,7 @@ async def run_bare_engine(engine_args: dict[str, Any]) -> None:
                 results.append(await answer(number, prompt, load))
 
         await asyncio.gather(*(call() for _ in range(load.callers)))
-        measured = [asdict(loads.figures(answers)), answers[0].since_sent()]
+        measured = [loads.figures(answers), answers[0].since_sent()]
         print_line("measured", json.dumps(measured, separators=(",", ":")))
     engine.shutdown()
 
@@ -281,7 +282,7 @@ async def measure(side_name: str, model: Path, conditions: Conditions) -> Round:
     results: Groups = {}
     async with SIDES[side_name](model, conditions) as side:
         for name, load in LOADS.items():
-            results[name] = (await side.run(load)).figures.as_json()
+            results[name] = (await side.run(load)).figures
         results["start"] = {"first_s": side.first_s, "memory_mib": side.memory_mib()}
         stream = await side.run(ONE_STREAM)
         if not isinstance(side, WorkerSide):
@@ -299,7 +300,7 @@ async def measure_link(side: WorkerSide) -> dict[str, float]:
             await client.delete(url)
             for fault in faults_that_delay_posts(delay_ms / 1000):
                 await client.post(url, json=fault.model_dump(mode="json", exclude_defaults=True))
-            latencies_ms[delay_ms] = (await side.run(SLOW_LINK)).figures.latency_p50
+            latencies_ms[delay_ms] = (await side.run(SLOW_LINK)).figures["latency_p50"]
     return {
         f"{delay_ms} ms": latencies_ms[delay_ms] / latencies_ms[0] for delay_ms in POST_DELAYS_MS
     }

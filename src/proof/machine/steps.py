@@ -59,12 +59,12 @@ async def warm_up(side: HttpSide, load: Load) -> Round:
 
 async def measure_load(side: HttpSide, name: str, load: Load) -> Round:
     measured = await side.run(load)
-    return Round({name: measured.figures.as_json()})
+    return Round({name: measured.figures})
 
 
 async def measure_stream(side: HttpSide, load: Load) -> Round:
     measured = await side.run(load)
-    return Round({STREAM: measured.figures.as_json()}, measured.arrivals)
+    return Round({STREAM: measured.figures}, measured.arrivals)
 
 
 async def measure_memory(side: HttpSide) -> Round:
@@ -85,7 +85,7 @@ async def measure_adapters(side: HttpSide, load: Load) -> Round:
     if len(texts) < len(models):
         raise Lost("an adapter does not change the model's text")
     measured = await side.run(load, models)
-    return Round({"adapters": measured.figures.as_json()})
+    return Round({"adapters": measured.figures})
 
 
 async def _answer_text(client: aiohttp.ClientSession, side: HttpSide, model: str) -> str:
@@ -113,9 +113,8 @@ async def measure_embedder(side: HttpSide, load: Load) -> Round:
         measured = await side.run(load)
         for caller in callers:
             caller.cancel()
-    figures = measured.figures.as_json()
-    figures["embeddings_per_s"] = sum(counts) / (time.perf_counter() - began)
-    return Round({"embedder": figures})
+    rate = sum(counts) / (time.perf_counter() - began)
+    return Round({"embedder": measured.figures | {"embeddings_per_s": rate}})
 
 
 async def measure_cancel(side: HttpSide, tokens: int) -> Round:

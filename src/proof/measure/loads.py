@@ -167,38 +167,10 @@ async def _read_stream(response: aiohttp.ClientResponse, answer: Answer) -> None
 
 
 @dataclass(frozen=True)
-class Figures:
-    """Figures of a load: times in milliseconds, CPU times in milliseconds per request.
-
-    Shares are percentages of all cores of the machine over the duration of the load.
-    """
-
-    requests_per_s: float
-    tokens_per_s: float
-    first_p50: float
-    first_p99: float
-    latency_p50: float
-    gap_p99: float
-    own_cpu: float = 0.0  # of the side's processes
-    platform_cpu: float | None = None  # of the local platform between the side and the callers
-    client_cpu: float | None = None  # of the callers
-    posts: float | None = None  # the worker's POSTs per answer
-
-    def as_json(self) -> dict[str, float]:
-        """Return the figures by their names, without those that the side does not have."""
-        values: dict[str, float | None] = asdict(self)
-        cores = len(os.sched_getaffinity(0))
-        for name in ("own", "platform", "client"):
-            if (cpu_ms := values[f"{name}_cpu"]) is not None:
-                values[f"{name}_share"] = 100 * (cpu_ms / 1000) * self.requests_per_s / cores
-        return {name: round(value, 3) for name, value in values.items() if value is not None}
-
-
-@dataclass(frozen=True)
 class Measurement:
-    """The figures of a load, and the arrivals of the tokens of its first answer."""
+    """The figures of a load by their names, and the arrivals of the tokens of its first answer."""
 
-    figures: Figures
+    figures: dict[str, float]
     arrivals: Arrivals
 
 
@@ -207,20 +179,34 @@ def percentile(values: Sequence[float], share: float) -> float:
     return ordered[round(share * (len(ordered) - 1))] if ordered else 0.0
 
 
-def figures(answers: Sequence[Answer], **others: float) -> Figures:
+def figures(answers: Sequence[Answer], **cpu_ms: float) -> dict[str, float]:
+    """Return the figures of a load: its rates, times in milliseconds, and ``cpu_figures``."""
     seconds = max(a.ended for a in answers) - min(a.sent for a in answers)
     firsts = [1000 * (a.arrivals[0][0] - a.sent) for a in answers if a.arrivals]
     latencies = [1000 * (a.ended - a.sent) for a in answers]
     gaps = [1000 * gap for a in answers for gap in a.gaps]
-    return Figures(
-        requests_per_s=len(answers) / seconds,
-        tokens_per_s=sum(a.tokens for a in answers) / seconds,
-        first_p50=percentile(firsts, 0.5),
-        first_p99=percentile(firsts, 0.99),
-        latency_p50=percentile(latencies, 0.5),
-        gap_p99=percentile(gaps, 0.99),
-        **others,
-    )
+    requests_per_s = len(answers) / seconds
+    found = {
+        "requests_per_s": requests_per_s,
+        "tokens_per_s": sum(a.tokens for a in answers) / seconds,
+        "first_p50": percentile(firsts, 0.5),
+        "first_p99": percentile(firsts, 0.99),
+        "latency_p50": percentile(latencies, 0.5),
+        "gap_p99": percentile(gaps, 0.99),
+    }
+    found = {name: round(value, 3) for name, value in found.items()}
+    return found | cpu_figures(requests_per_s, **cpu_ms)
+
+
+def cpu_figures(requests_per_s: float, **cpu_ms: float) -> dict[str, float]:
+    """Return the CPU times of processes as figures: of the side (``own``), of others by name.
+
+    They are in milliseconds per request, and in percent of all cores of the machine.
+    """
+    cores = len(os.sched_getaffinity(0))
+    times = {f"{name}_cpu": round(ms, 3) for name, ms in cpu_ms.items()}
+    shares = {f"{name}_share": ms * requests_per_s / 10 / cores for name, ms in cpu_ms.items()}
+    return times | {name: round(share, 3) for name, share in shares.items()}
 
 
 def main() -> int:

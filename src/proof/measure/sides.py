@@ -116,8 +116,8 @@ class HttpSide:
         # Those of the callers' processes are included when they have ended.
         ended = times.children_user + times.children_system
         return {
-            "own_cpu": cpu_s(self.process.pid),
-            "client_cpu": times.user + times.system + ended,
+            "own": cpu_s(self.process.pid),
+            "client": times.user + times.system + ended,
         }
 
 
@@ -133,10 +133,10 @@ class WorkerSide(HttpSide):
         before = await self._posts()
         measured = await super().run(load, models)
         posts = (await self._posts() - before) / load.requests
-        return replace(measured, figures=replace(measured.figures, posts=posts))
+        return replace(measured, figures=measured.figures | {"posts": round(posts, 3)})
 
     def _cpu_s(self) -> dict[str, float]:
-        return {**super()._cpu_s(), "platform_cpu": cpu_s(self.platform.pid)}
+        return {**super()._cpu_s(), "platform": cpu_s(self.platform.pid)}
 
     async def _posts(self) -> int:
         url = f"{self.control}/workers"
