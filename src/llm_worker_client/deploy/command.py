@@ -159,83 +159,73 @@ class DeployCommand(AccountCommand):
         return endpoint
 
 
-Flags = dict[str, dict[str, Any]]
-
-NAME_FLAGS: Flags = {"name": {"help": "the endpoint's name or id"}}
-PLAN_FLAGS: Flags = {
-    "--offline": {"action": "store_true", "help": "plan for a new endpoint, without requests"}
-}
-APPLY_FLAGS: Flags = {
-    "--no-wait": {"action": "store_true", "help": "don't wait for the first response"},
-    "--wait-s": {
-        "type": float,
-        "default": RESPONSE_WAIT_S,
-        "help": "seconds to wait for the first response",
-    },
-}
-STATUS_FLAGS: Flags = NAME_FLAGS | {"--json": {"action": "store_true", "help": "print JSON"}}
-LOGS_FLAGS: Flags = NAME_FLAGS | {
-    "--worker": {"help": "the worker's id, if there are several"},
-    "--tail": {"type": int, "default": 100, "help": "earlier lines, at most 5000"},
-    "--since": {"metavar": "TIME", "help": "RFC 3339, instead of --tail"},
-    "--source": {"choices": ["container", "system"], "help": "print only this source"},
-    "--no-follow": {"action": "store_true", "help": "exit after the earlier lines"},
-}
-DELETE_FLAGS: Flags = NAME_FLAGS | {"--yes": {"action": "store_true", "help": "do not ask"}}
-
-COMMANDS: dict[str, tuple[Callable[[DeployCommand], None], str, Flags]] = {
-    "plan": (
-        DeployCommand.run_plan,
-        "print the request that apply would send, and what it changes",
-        PLAN_FLAGS,
-    ),
-    "apply": (
-        DeployCommand.run_apply,
-        "create or change the endpoint, and wait for its first response",
-        APPLY_FLAGS,
-    ),
-    "status": (DeployCommand.run_status, "print the status of its workers and jobs", STATUS_FLAGS),
-    "logs": (DeployCommand.run_logs, "follow a worker's log", LOGS_FLAGS),
-    "delete": (DeployCommand.run_delete, "delete the endpoint", DELETE_FLAGS),
-}
-
-
 def add_arguments(parser: ArgumentParser) -> None:
-    commands = parser.add_subparsers(dest="deploy", required=True, metavar="COMMAND")
-    for name, (_, text, flags) in COMMANDS.items():
-        command = commands.add_parser(name, help=text, description=text)
-        command.add_argument("--api-url", default=API_URL, metavar="URL", help="REST API")
-        command.add_argument(
-            "--queue-url", default=account.platform_base_url(), metavar="URL", help="queues"
+    common = ArgumentParser(add_help=False)
+    common.add_argument("--api-url", default=API_URL, metavar="URL", help="REST API")
+    common.add_argument(
+        "--queue-url", default=account.platform_base_url(), metavar="URL", help="queues"
+    )
+    named = ArgumentParser(add_help=False)
+    named.add_argument("name", help="the endpoint's name or id")
+    planned = ArgumentParser(add_help=False)
+    planned.add_argument("-f", "--file", type=Path, metavar="YAML", help="the fields of a plan")
+    for name, field in EndpointPlan.model_fields.items():
+        kinds = (field.annotation, *get_args(field.annotation))
+        is_list = list in {getattr(kind, "__origin__", None) for kind in kinds}
+        value_type = next((kind for kind in (int, float) if kind in kinds), str)
+        planned.add_argument(
+            f"--{name.replace('_', '-')}",
+            type=_parse_setting if name == "settings" else value_type,
+            nargs="+" if is_list or name == "settings" else None,
+            action="extend" if is_list or name == "settings" else "store",
+            help=field.description,
         )
-        if name in {"plan", "apply"}:
-            command.add_argument(
-                "-f", "--file", type=Path, metavar="YAML", help="the fields of a plan"
-            )
-            for field_name, field in EndpointPlan.model_fields.items():
-                kinds = (field.annotation, *get_args(field.annotation))
-                is_list = list in {getattr(kind, "__origin__", None) for kind in kinds}
-                value_type = next((kind for kind in (int, float) if kind in kinds), str)
-                is_settings = field_name == "settings"
-                command.add_argument(
-                    f"--{field_name.replace('_', '-')}",
-                    type=_parse_setting if is_settings else value_type,
-                    nargs="+" if is_list or is_settings else None,
-                    action="extend" if is_list or is_settings else "store",
-                    help=field.description,
-                )
-            command.add_argument(
-                "--unknown-settings", action="store_true", help="allow settings that look wrong"
-            )
-        for flag, options in flags.items():
-            command.add_argument(flag, **options)
+    planned.add_argument(
+        "--unknown-settings", action="store_true", help="allow settings that look wrong"
+    )
+
+    commands = parser.add_subparsers(dest="deploy", required=True, metavar="COMMAND")
+    plan, apply, status, logs, delete = (
+        commands.add_parser(name, parents=[common, parent], help=text, description=text)
+        for name, parent, text in (
+            ("plan", planned, "print the request that apply would send, and what it changes"),
+            ("apply", planned, "create or change the endpoint, and wait for its first response"),
+            ("status", named, "print the status of its workers and jobs"),
+            ("logs", named, "follow a worker's log"),
+            ("delete", named, "delete the endpoint"),
+        )
+    )
+    plan.add_argument(
+        "--offline", action="store_true", help="plan for a new endpoint, without requests"
+    )
+    apply.add_argument("--no-wait", action="store_true", help="don't wait for the first response")
+    apply.add_argument(
+        "--wait-s",
+        type=float,
+        default=RESPONSE_WAIT_S,
+        help="seconds to wait for the first response",
+    )
+    status.add_argument("--json", action="store_true", help="print JSON")
+    logs.add_argument("--worker", help="the worker's id, if there are several")
+    logs.add_argument("--tail", type=int, default=100, help="earlier lines, at most 5000")
+    logs.add_argument("--since", metavar="TIME", help="RFC 3339, instead of --tail")
+    logs.add_argument("--source", choices=["container", "system"], help="print only this source")
+    logs.add_argument("--no-follow", action="store_true", help="exit after the earlier lines")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
 
 
 def run_subcommand(options: Namespace, sleep: Callable[[float], None] = time.sleep) -> int:
     command = DeployCommand(options, sleep)
+    runs = {
+        "plan": command.run_plan,
+        "apply": command.run_apply,
+        "status": command.run_status,
+        "logs": command.run_logs,
+        "delete": command.run_delete,
+    }
     try:
         with exit_signals_interrupt():
-            COMMANDS[options.deploy][0](command)
+            runs[options.deploy]()
     except PlanError as error:
         command.report(str(error))
         return USAGE_ERROR
