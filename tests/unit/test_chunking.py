@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.streams.policies import chunk_policies
+from support.streams.requests import chunk_policies
 
 from worker.chunking import (
     ENVELOPE_BYTES,

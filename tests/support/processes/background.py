@@ -40,6 +40,12 @@ async def poll_until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.001)
 
 
+async def settle() -> None:
+    """Run all tasks of this loop that wait neither for time nor for another process."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
 def pids_with_variable(name: str, value: str) -> list[int]:
     """Return the ids of the processes that were started with this value of a variable."""
     running = psutil.process_iter(["environ"])

@@ -1,4 +1,4 @@
-"""Hypothesis strategies for requests of streams, which the demo model answers in many forms.
+"""Hypothesis strategies for streams: requests that the demo model answers, and policies of chunks.
 
 The same request has the same answer each time: it is greedy, or has a seed.
 """
@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypothesis import strategies as st
+
+from worker.chunking import ChunkPolicy
 
 Json = st.SearchStrategy[Any]
 Body = dict[str, Any]
@@ -323,4 +325,11 @@ stream_requests: st.SearchStrategy[StreamRequest] = st.one_of(
         for path, body in BODIES.items()
         for _ in range(WEIGHTS[path])
     )
+)
+chunk_policies = st.builds(
+    ChunkPolicy,
+    largest=st.integers(1, 60),
+    smallest=st.sampled_from([0, 0.5, 1, 1.5, 4]),
+    growth=st.sampled_from([0, 1, 1.1, 1.5, 3]),
+    max_delay=st.sampled_from([0.0, 0.02, 0.1]),
 )

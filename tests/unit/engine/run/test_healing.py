@@ -6,11 +6,14 @@ The cores are fake, and the healer's clock advances whenever it is read.
 import asyncio
 import contextlib
 import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, Self
 
 import pytest
-from support.engine.cores import CLOCK, FakeCore, run_healer, settle
 from support.metrics import watch_metrics
-from support.processes.background import HUNG_S, poll_until
+from support.processes.background import HUNG_S, poll_until, settle
 
 from worker.engine.run import healing
 from worker.engine.run.healing import (
@@ -25,6 +28,123 @@ from worker.errors import EngineDead, EngineSuspended, RequestKilledEngine, Star
 
 HANG_S = 2
 REMOVAL = ["killed", "removed"]
+
+
+class Clock:
+    """A clock that advances by a tenth of a second each time it is read, and only then."""
+
+    now = 1000.0
+
+    def monotonic(self) -> float:
+        self.now += 0.1
+        return self.now
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until the clock has been read often enough for these seconds to pass."""
+        end = self.now + seconds
+        await poll_until(lambda: self.now > end)
+
+
+CLOCK = Clock()
+
+
+@dataclass
+class FakeCore:
+    """A core that has requests, and dies on demand; it is its own client and output processor."""
+
+    crashes: bool = True
+    errored: bool = False
+    is_paused: bool = False
+    is_compiling: bool = False
+    unfinished_requests: list[Any] = field(default_factory=list)
+    calls: list[str] = field(default_factory=list)
+    output_handler: "asyncio.Task[Any] | None" = None
+    prompt_limit: int = 100
+    device: str = "cpu"
+    # An attempt to use the core raises an error.
+    is_unusable: bool = False
+    # Processor time per second of the clock; 1 is one busy processor.
+    cpu_share: float = 0
+    initial_process_count: int = 1
+    # Reading of the clock.
+    killed_at: float = 0
+
+    def __post_init__(self) -> None:
+        self.client = self.output_processor = self
+        self.heartbeat = SimpleNamespace(last_at=0.0)
+        self.vllm_config = SimpleNamespace(
+            scheduler_config=SimpleNamespace(max_num_batched_tokens=self.prompt_limit),
+            device_config=SimpleNamespace(device_type=self.device),
+        )
+
+    @property
+    def cpu_time_s(self) -> float:
+        return 1 + self.cpu_share * CLOCK.now
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.unfinished_requests)
+
+    def _request_ids(self, *, new: bool) -> set[str]:
+        return {one.external_req_id for one in self.unfinished_requests if one.is_prefilling is new}
+
+    def prefilling_request_ids(self, until: float) -> set[str]:
+        return self._request_ids(new=True)
+
+    @property
+    def decoding_request_ids(self) -> set[str]:
+        return self._request_ids(new=False)
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.unfinished_requests
+
+    def has_crashed(self) -> bool:
+        return self.crashes
+
+    def add(self, id_: str, *, new: bool = False, prompt_len: int = 1) -> Self:
+        self.unfinished_requests.append(
+            SimpleNamespace(external_req_id=id_, is_prefilling=new, prompt_len=prompt_len)
+        )
+        return self
+
+    def die(self) -> None:
+        self.errored = True
+
+    def kill(self) -> None:
+        self.calls.append("killed")
+        self.killed_at = CLOCK.now
+        self.die()
+
+    async def fail_calls_and_close(self) -> str:
+        self.calls.append("removed")
+        return "ValueError: broken"
+
+
+@contextlib.asynccontextmanager
+async def run_healer(
+    first: FakeCore, *others: FakeCore | Exception, restarts: int = 2, hang_s: float = 0
+) -> AsyncIterator[tuple[Healer, list[Any]]]:
+    """Run a healer that starts the other cores one after the other; list the cores that it uses."""
+    queue, used = list(others), []
+
+    def start() -> Any:
+        following = queue.pop(0)
+        if isinstance(following, Exception):
+            raise following
+        return following
+
+    async def use(core: Any) -> None:
+        if core.is_unusable:
+            raise ValueError("no such adapter")
+        used.append(core)
+
+    core: Any = first
+    healer = Healer("demo", core, start, use, max_restarts=restarts, hang_s=hang_s)
+    running = asyncio.create_task(healer.run())
+    async with asyncio.timeout(HUNG_S):
+        yield healer, used
+    running.cancel()
+    await asyncio.wait([running])
 
 
 @pytest.fixture(autouse=True)
@@ -48,9 +168,9 @@ async def test_a_dead_core_is_removed_and_replaced() -> None:
 async def test_the_requests_of_a_dead_core_fail_before_it_is_shut_down() -> None:
     """vLLM reports a crash to the requests in a task that its shutdown cancels."""
     reported = asyncio.Event()
-    first = FakeCore(handler=asyncio.create_task(reported.wait()))
-    assert first.handler
-    first.handler.add_done_callback(lambda _: first.calls.append("failed"))
+    first = FakeCore(output_handler=asyncio.create_task(reported.wait()))
+    assert first.output_handler
+    first.output_handler.add_done_callback(lambda _: first.calls.append("failed"))
     async with run_healer(first, FakeCore()) as (healer, _):
         first.die()
         asyncio.get_running_loop().call_later(0.05, reported.set)
@@ -59,7 +179,7 @@ async def test_the_requests_of_a_dead_core_fail_before_it_is_shut_down() -> None
 
 
 async def test_the_number_of_restarts_is_limited(caplog: pytest.LogCaptureFixture) -> None:
-    cores = [FakeCore(is_dead=True) for _ in range(3)]
+    cores = [FakeCore(errored=True) for _ in range(3)]
     restarts = watch_metrics("worker_engine_restarts_total")
     async with run_healer(*cores) as (healer, used):
         with pytest.raises(EngineDead):
@@ -76,14 +196,14 @@ async def test_the_number_of_restarts_is_limited(caplog: pytest.LogCaptureFixtur
 @pytest.mark.parametrize("failure", [RuntimeError("no memory"), StartFailed("EIO: config.json")])
 async def test_a_failed_startup_counts_as_a_restart(failure: Exception) -> None:
     last = FakeCore()
-    async with run_healer(FakeCore(is_dead=True), failure, last) as (healer, used):
+    async with run_healer(FakeCore(errored=True), failure, last) as (healer, used):
         await healer.wait_for_recovery("job")
     assert used == [last]
 
 
 async def test_an_unusable_new_core_is_removed() -> None:
     unusable, last = FakeCore(is_unusable=True), FakeCore()
-    async with run_healer(FakeCore(is_dead=True), unusable, last) as (healer, used):
+    async with run_healer(FakeCore(errored=True), unusable, last) as (healer, used):
         await healer.wait_for_recovery("job")
     assert (unusable.calls, used) == (["removed"], [last])
 
@@ -370,7 +490,7 @@ async def test_a_second_caller_waits_for_the_first() -> None:
 
 
 async def test_a_dead_engine_can_not_be_suspended() -> None:
-    async with run_healer(FakeCore(is_dead=True), restarts=0) as (healer, _):
+    async with run_healer(FakeCore(errored=True), restarts=0) as (healer, _):
         with pytest.raises(EngineDead):
             await healer.wait_for_recovery("job")
         with pytest.raises(EngineDead):

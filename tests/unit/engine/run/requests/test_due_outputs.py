@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.streams.policies import chunk_policies
+from support.streams.requests import chunk_policies
 from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 
@@ -199,10 +199,6 @@ def test_without_a_delay_chunks_have_exactly_their_sizes(merges: bool) -> None:
         assert sizes(posts) == [1, 3, 9, 27, 50, 50, 10]
         events = [len(post.events) for post in posts]
         assert events == ([1] * 7 if merges else sizes(posts))
-
-
-def test_a_slow_post_does_not_change_the_sizes_without_a_delay() -> None:
-    assert sizes(simulate(EXACT, tokens(*[0.01] * 100), post_s=0.3)) == [1, 3, 9, 27, 50, 10]
 
 
 @both

@@ -8,8 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.engine.cores import settle
-from support.processes.background import HUNG_S
+from support.processes.background import HUNG_S, settle
 from vllm.pooling_params import PoolingParams
 from vllm.sampling_params import RepetitionDetectionParams, SamplingParams
 
