@@ -127,14 +127,18 @@ class Option:
                 split_adapter_list(value) if self.name == "LORA_MODULES" else parse_list(value)
             )
         else:
-            if self.kind == "json":
-                word = _pairs_to_json(value)
-            else:
+            if self.kind != "json":
                 # The case of a choice doesn't matter.
                 same = (choice for choice in self.choices if choice.lower() == value.lower())
-                word = next(same, value)
+                value = next(same, value)
+            elif value.startswith(("{", "[")):
+                # For some options, vLLM would accept broken JSON as a string.
+                json.loads(value)
+            elif _PAIRS_PATTERN.fullmatch(value):
+                pairs = (pair.strip().split("=") for pair in value.split(","))
+                value = json.dumps({key: parse_scalar(item.strip()) for key, item in pairs})
             # A single word, since the value may begin with a hyphen.
-            yield f"{self.flag}={word}"
+            yield f"{self.flag}={value}"
 
     def check_value(self, value: str, converted: Any) -> None:
         """Check a value against choices, JSON keys or bounds; the default is always accepted.
@@ -184,17 +188,6 @@ class Option:
         if self.name == "QUANTIZATION":
             reason += "; use a model with another quantization, which vLLM reads from its files"
         return reason
-
-
-def _pairs_to_json(value: str) -> str:
-    """Convert ``key=value`` pairs into a JSON object; check other values and return them."""
-    if value.startswith(("{", "[")):
-        # For some options, vLLM would accept broken JSON as a string.
-        json.loads(value)
-    elif _PAIRS_PATTERN.fullmatch(value):
-        pairs = (pair.strip().split("=") for pair in value.split(","))
-        return json.dumps({key: parse_scalar(item.strip()) for key, item in pairs})
-    return value
 
 
 def read_bounds(field: Any) -> dict[str, float]:

@@ -315,8 +315,21 @@ class Adapters:
         await self._replace_served_adapter(name, request)
 
     async def _copy_and_load(self, name: str, version: AdapterVersion) -> _VolumeLoRARequest:
+        limit = self._copies.max_served_bytes
         size = sum(size for _, size, _ in filter(None, version))
-        await self._make_space_for_adapter(name, size)
+        if size > limit:
+            raise BrokenAdapter(f"it has {size:,} bytes, and this worker has room for {limit:,}")
+        while not self._copies.can_serve(size):
+            served = (known for known in self._results if known in self._models.lora_requests)
+            oldest = next((known for known in served if known != name), None)
+            if oldest is None:
+                break  # adapters being loaded, or this adapter's former version, use the space
+            log.info("the adapter %s is unloaded to free memory for %s", oldest, name)
+            await self._unload_and_forget(oldest)
+        if not self._copies.make_space(size):
+            message = "Too many adapters are in use on this worker. Send the request again."
+            raise RefusedByEngine(message, status=503, param="model")
+
         path = self._copies.create_directory(name, size)
         request = _VolumeLoRARequest(name, self._models.lora_id_counter.inc(1), str(path))
         self._copies.expire_after_use(request, path)
@@ -332,21 +345,6 @@ class Adapters:
             message = str(error).removeprefix("Call to add_lora method failed: ")
             raise BrokenAdapter(message.replace(str(path), name) or "vLLM refuses it") from error
         return request
-
-    async def _make_space_for_adapter(self, name: str, size: int) -> None:
-        limit = self._copies.max_served_bytes
-        if size > limit:
-            raise BrokenAdapter(f"it has {size:,} bytes, and this worker has room for {limit:,}")
-        while not self._copies.can_serve(size):
-            served = (known for known in self._results if known in self._models.lora_requests)
-            oldest = next((known for known in served if known != name), None)
-            if oldest is None:
-                break  # adapters being loaded, or this adapter's former version, use the space
-            log.info("the adapter %s is unloaded to free memory for %s", oldest, name)
-            await self._unload_and_forget(oldest)
-        if not self._copies.make_space(size):
-            message = "Too many adapters are in use on this worker. Send the request again."
-            raise RefusedByEngine(message, status=503, param="model")
 
     async def _unload_and_forget(self, name: str) -> None:
         self._results.pop(name, None)
