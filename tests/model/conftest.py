@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from support.engine.requests import wait_until_idle
 from support.models.lora import MAX_RANK, make_adapter
-from support.processes.offline_scripts import embed, generate, ids, scripts  # noqa: F401 - fixtures
 
 from worker.app import Worker
 from worker.engine import Engines
@@ -19,6 +18,8 @@ from worker.settings import Settings
 if TYPE_CHECKING:
     from worker.engine.run.inprocess import InProcessEngine
 
+# Programs that have engines of their own.
+SCRIPTS = Path(__file__).parent / "scripts"
 # More slots than the tests need adapters at a time: on a CPU, vLLM would confuse the adapters.
 LORA_SLOTS = 16
 

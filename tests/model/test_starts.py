@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from model.conftest import Ask
+from model.conftest import SCRIPTS, Ask
 from support import ROOT
 from support.engine.requests import ENDLESS
 from support.engine.scripted import failure
 from support.processes.background import HUNG_S
 from support.processes.commands import HOME, run_command
-from support.processes.offline_scripts import SCRIPTS
 
 from worker.engine import Engines
 
