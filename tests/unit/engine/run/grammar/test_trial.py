@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from worker.engine.run.grammar import trial as module
+from worker.engine.run.grammar.schemas import find_places
 from worker.engine.run.grammar.trial import Grammar, GrammarTester
 from worker.errors import EngineBusy
 
@@ -125,41 +126,52 @@ def tool_calls(**parameters: Any) -> dict[str, Any]:
     return {"type": "array", "minItems": 1, "items": {"type": "object", "anyOf": calls}}
 
 
-@pytest.mark.asyncio(loop_scope="module")
+def structural_tag(begin: str) -> dict[str, Any]:
+    tag = {"begin": begin, "content": {"type": "json_schema", "json_schema": properties(BOMB)}}
+    tags = {"type": "triggered_tags", "triggers": ["<"], "tags": [{**tag, "end": "</f>"}]}
+    return {"type": "structural_tag", "format": tags}
+
+
 @pytest.mark.parametrize(
-    ("schema", "place"),
+    ("schema", "places"),
     [
-        (BOMB, "a pattern"),
-        ({"patternProperties": {BOMB["pattern"]: TEXT}}, "a pattern"),
-        (properties(*[TEXT] * 15, BOMB), "property 'p15'"),
-        (properties(properties(TEXT, {"items": BOMB})), "property 'p0.p1'"),
-        ({"$defs": {"a": properties(BOMB)}, "$ref": "#/$defs/a"}, "property 'p0'"),
-        (tool_calls(f=properties(TEXT), g=properties(TEXT, BOMB)), "tool 'g', property 'p1'"),
+        (BOMB, [""]),
+        ({"patternProperties": {BOMB["pattern"]: TEXT}}, [""]),
+        (properties(*[TEXT] * 15, BOMB), ["property 'p15'"]),
+        (properties(properties(TEXT, {"items": BOMB})), ["property 'p0.p1'"]),
+        ({"$defs": {"a": properties(BOMB)}, "$ref": "#/$defs/a"}, ["property 'p0'"]),
+        (tool_calls(f=properties(TEXT), g=properties(TEXT, BOMB)), ["tool 'g', property 'p1'"]),
+        (structural_tag("<f>"), ["tool '<f>', property 'p0'"]),
+        (structural_tag('<call>{"name": "f", "arguments": '), ["tool 'f', property 'p0'"]),
         # Texts that look like expressions, and expressions that are quick.
-        ({"default": BOMB, "enum": [BOMB], "examples": [BOMB]}, None),
-        (properties({"type": "string", "pattern": r"^\d{4}-\d{2}-\d{2}$"}), None),
+        ({"default": BOMB, "enum": [BOMB], "examples": [BOMB]}, []),
+        (properties({"type": "string", "pattern": r"^[a-z]+$"}), []),
     ],
     ids=str,
 )
-async def test_a_slow_expression_is_found_anywhere_in_a_schema(
-    schema: dict[str, Any], place: str | None, xgrammar_trial: GrammarTester
+def test_an_expression_is_found_anywhere_in_a_schema(
+    schema: dict[str, Any], places: list[str]
 ) -> None:
-    result = await xgrammar_trial.try_grammar(Grammar("json", json.dumps(schema)))
-    assert (result.outcome, result.place) == (("slow", place) if place else ("fine", ""))
+    found = [place for place in find_places(json.dumps(schema)) if place.regexes]
+    assert [place.description for place in found] == places
 
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize(
-    ("begin", "name"), [("<f>", "<f>"), ('<call>{"name": "f", "arguments": ', "f")]
+    ("kind", "schema", "place"),
+    [
+        ("json", BOMB, "a pattern"),
+        ("json", properties(TEXT, BOMB), "property 'p1'"),
+        ("structural_tag", structural_tag("<f>"), "tool '<f>', property 'p0'"),
+        ("json", properties({"type": "string", "pattern": r"^\d{4}-\d{2}-\d{2}$"}), ""),
+    ],
+    ids=str,
 )
-async def test_a_slow_expression_is_found_in_a_structural_tag(
-    begin: str, name: str, xgrammar_trial: GrammarTester
+async def test_a_slow_expression_is_reported_with_its_place(
+    kind: str, schema: dict[str, Any], place: str, xgrammar_trial: GrammarTester
 ) -> None:
-    tag = {"begin": begin, "content": {"type": "json_schema", "json_schema": properties(BOMB)}}
-    tags = {"type": "triggered_tags", "triggers": ["<"], "tags": [{**tag, "end": "</f>"}]}
-    spec = json.dumps({"type": "structural_tag", "format": tags})
-    result = await xgrammar_trial.try_grammar(Grammar("structural_tag", spec))
-    assert (result.outcome, result.place) == ("slow", f"tool {name!r}, property 'p0'")
+    result = await xgrammar_trial.try_grammar(Grammar(kind, json.dumps(schema)))
+    assert (result.outcome, result.place) == ("slow" if place else "fine", place)
 
 
 @pytest.mark.asyncio(loop_scope="module")
