@@ -132,9 +132,10 @@ class Schedule:
             if not self._queues:
                 self._stop_timer()
 
-    def has_space(self, tokens: int) -> bool:
-        """Return whether the next chunk, with these tokens, has at most its largest size."""
-        return not self._tokens or self._tokens + tokens <= self.policy.largest
+    def make_space(self, tokens: int) -> None:
+        """Make outputs due if the next chunk, with these tokens, would exceed its largest size."""
+        if self._tokens and self._tokens + tokens > self.policy.largest:
+            self.start_next_chunk()
 
     def start_next_chunk(self) -> None:
         """Make all waiting outputs due; tokens that arrive later are counted for another chunk."""

@@ -6,9 +6,7 @@ from hypothesis import strategies as st
 from support.streams.requests import chunk_policies
 
 from worker.chunking import (
-    ENVELOPE_BYTES,
     PIECES_LIMIT_BYTES,
-    YIELD_LIMIT_BYTES,
     Chunker,
     ChunkPolicy,
     Piece,
@@ -100,10 +98,6 @@ def test_a_chunk_does_not_exceed_the_size_limit_of_a_yield() -> None:
     chunks.add(pieces(3, size=PIECES_LIMIT_BYTES // 2))
     assert [len(chunks.take_due_chunk()) for _ in range(2)] == [2, 0]
     assert len(chunks.take_chunk()) == 1
-
-
-def test_the_size_limit_of_a_yield_includes_its_envelope() -> None:
-    assert PIECES_LIMIT_BYTES + ENVELOPE_BYTES == YIELD_LIMIT_BYTES == 1_000_000
 
 
 HUGE = pieces(1, size=PIECES_LIMIT_BYTES * 2)

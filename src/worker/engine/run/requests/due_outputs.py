@@ -155,8 +155,8 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
             and policy.max_delay > 0
             and self._due_tokens + entry.tokens <= policy.largest
         )
-        if not joins_due and not schedule.has_space(entry.tokens):
-            schedule.start_next_chunk()
+        if not joins_due:
+            schedule.make_space(entry.tokens)
         last = self._entries[-1] if joins_due or self._due < len(self._entries) else None
         if (
             schedule.merges
