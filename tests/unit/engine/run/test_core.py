@@ -20,10 +20,8 @@ from prometheus_client import REGISTRY, CollectorRegistry, Counter
 from support.processes.background import wait_until
 
 from worker.engine.run import core as core_module
-from worker.engine.run.core import OUT_OF_MEMORY_HINT, Core, CoreFailed, CoreOutput, Heartbeat
-from worker.engine.seam.translation import is_out_of_memory
+from worker.engine.run.core import OUT_OF_MEMORY_HINT, Core, CoreOutput, Heartbeat
 from worker.engine.start.cores import allow_environ_changes, move_vllm_metrics
-from worker.engine.start.refusals import is_machine_fault
 from worker.errors import EngineDead
 
 StartProcess = Callable[..., BaseProcess]
@@ -171,18 +169,6 @@ def test_the_output_of_this_process_is_restored(capfd: pytest.CaptureFixture[str
     os.write(1, b"own\n")
     assert output.close_and_get_error() is None
     assert sorted(capfd.readouterr().out.splitlines()) == ["captured", "own"]
-
-
-@pytest.mark.parametrize(
-    ("error", "is_full"),
-    [
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", True),
-        ("torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:94", False),
-    ],
-)
-def test_an_error_means_exhausted_memory_or_an_unfit_machine(error: str, *, is_full: bool) -> None:
-    assert is_out_of_memory(error) is is_full
-    assert is_machine_fault(CoreFailed(error)) is not is_full
 
 
 # Changes that startup makes in this process: vLLM's variables and metrics

@@ -146,8 +146,6 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
             if choice.index not in self._begun or (is_end and schedule.separates_end):
                 self._begun.add(choice.index)
                 entry.is_alone = True
-        if output.prompt_logprobs:
-            entry.size = PIECES_LIMIT_BYTES
         # All outputs that the reader has not fetched yet go out together, unless sizes are exact.
         joins_due = (
             self._due > 0
