@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.models.lora import fake_client, make_adapter
+from support.models.lora import fake_client, make_adapter, set_config
 
 from worker.engine.run.adapters import (
     DIRECTORY_PREFIX,
@@ -72,6 +72,15 @@ async def test_the_least_recently_used_adapter_is_removed_first(
     # The adapter is loaded again, from a new copy.
     assert (await serving.get("b")).lora_name == "b"
     assert sorted(serving.lora_requests) == ["b", "c"]
+
+
+async def test_a_new_version_replaces_the_only_adapter_that_fits(
+    adapter: Path, model: Path
+) -> None:
+    serving = ServingModels(adapter, model, AdapterCopies(1, 10**9))
+    first = await serving.get("good")
+    set_config(lora_alpha=4.5)(adapter)
+    assert (await serving.get("good")).lora_path != first.lora_path
 
 
 async def test_the_total_size_of_copies_is_limited(three_adapters: Path, model: Path) -> None:
