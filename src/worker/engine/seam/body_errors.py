@@ -6,7 +6,6 @@ The caller meant one of them: the one that the value fits best. Only its errors 
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -85,29 +84,24 @@ def _find_mistakes(
         children["".join(error.location[depth : depth + 1])].append(error)
     labels = [part for part in children if _is_label(part)]
     if labels:
-        return _find_mistakes_in_best_alternative(children, labels, depth, is_mixed=is_mixed)
+        alternatives = [(children[label], depth + 1) for label in labels]
+        if others := [error for part in children if part not in labels for error in children[part]]:
+            alternatives.append((others, depth))
+        best, best_depth = min(alternatives, key=lambda one: _misfit(*one))
+        if labels[0].startswith(MIXED_LABEL):
+            return _find_mistakes(_drop_absent(best, best_depth), best_depth, is_mixed=True)
+        mistakes = _find_mistakes(best, best_depth, is_mixed=is_mixed)
+        every = [error for child in children.values() for error in child]
+        return _join_expectations(mistakes, every)
     here = children.pop("", [])
     mistakes = _join_expectations(here[:1], here)
     chosen = [*children.values()]
-    if is_mixed and _frequency(best := max(chosen, key=_frequency, default=[]))[0] > 1:
+    if is_mixed and _frequency(most := max(chosen, key=_frequency, default=[]))[0] > 1:
         # An error of few alternatives is of some that the caller didn't mean.
-        chosen = [best]
+        chosen = [most]
     for child in chosen:
         mistakes += _find_mistakes(child, depth + 1, is_mixed=is_mixed)
     return mistakes
-
-
-def _find_mistakes_in_best_alternative(
-    children: Mapping[str, list[_BodyError]], labels: list[str], depth: int, *, is_mixed: bool
-) -> list[_BodyError]:
-    others = [error for part in children if part not in labels for error in children[part]]
-    alternatives = [(children[label], depth + 1) for label in labels]
-    alternatives += [(others, depth)] if others else []
-    best, best_depth = min(alternatives, key=lambda one: _misfit(*one))
-    if labels[0].startswith(MIXED_LABEL):
-        return _find_mistakes(_drop_absent(best, best_depth), best_depth, is_mixed=True)
-    mistakes = _find_mistakes(best, best_depth, is_mixed=is_mixed)
-    return _join_expectations(mistakes, [error for child in children.values() for error in child])
 
 
 def _misfit(errors: list[_BodyError], depth: int) -> tuple[bool, int, int, int]:
