@@ -380,6 +380,7 @@ RESPONSES = Form(
     },
 )
 FORMS = {form.path: form for form in (CHAT, MESSAGES, RESPONSES)}
+TOOLS = 260
 # The clients whose first bodies are varied, by route.
 BASES = {
     CHAT.path: ("openai-3", "ai-sdk"),
@@ -388,7 +389,6 @@ BASES = {
 }
 # Raw jobs have messages and tools like those of chat completions.
 RAW_PATH = "/local/run"
-COUNTS = {"129 tools": 129, "260 tools": 260}
 
 
 def read_extended(*, bases: int = 2) -> Iterator[tuple[str, Request]]:
@@ -419,7 +419,11 @@ def extend(form: Form, body: Json, *, with_keys: bool = True) -> Iterator[tuple[
     job_status = form.tool("job_status", {"type": "object", "properties": {}})
     for name, keys in form.keys.items() if with_keys else ():
         yield name, {**body, "tools": [job_status], **keys}
-    yield from _long_sessions(form, body)
+    turns = 600
+    history = list(body[form.history])
+    for number in range(turns):
+        history += _exchange(form, number, "job_status", '{"job_id": "42"}')
+    yield f"{turns} turns", {**body, form.history: history}
 
 
 def _exchange(form: Form, number: int, name: str, arguments: str) -> list[Json]:
@@ -447,9 +451,8 @@ def _histories(form: Form) -> Iterator[tuple[str, list[Json]]]:
 def _tools(form: Form) -> Iterator[tuple[str, list[Json]]]:
     for what, name in NAMES.items():
         yield f"{what} of a tool", [form.tool(name, {"type": "object", "properties": {}})]
-    for what, count in COUNTS.items():
-        schema = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
-        yield what, [form.tool(f"mcp__server__tool_{n}", schema) for n in range(count)]
+    schema: Any = {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]}
+    yield f"{TOOLS} tools", [form.tool(f"mcp__server__tool_{n}", schema) for n in range(TOOLS)]
     for what, schema in SCHEMAS.items():
         whole = {"type": "object", "properties": {"a": schema}, "$defs": DEFINITIONS}
         yield what, [form.tool("make", whole)]
@@ -462,17 +465,7 @@ def _tools(form: Form) -> Iterator[tuple[str, list[Json]]]:
     yield "a tool without a description", [tool]
 
 
-def _long_sessions(form: Form, body: Json) -> Iterator[tuple[str, Json]]:
-    for turns in (300, 600):
-        items = [
-            item
-            for number in range(turns)
-            for item in _exchange(form, number, "job_status", '{"job_id": "42"}')
-        ]
-        yield f"{turns} turns", {**body, form.history: [*body[form.history], *items]}
-
-
-TURNS, ITEMS, TOOLS = 300, 1_200, 260
+TURNS, ITEMS = 300, 1_200
 # Text of a result, such as a part of a file.
 RESULT = "A line of a file.\n" * 60
 PLAIN_CALLS = (("Read", '{"file_path": "a.txt"}'),)
