@@ -135,11 +135,11 @@ async def test_log_probabilities_split_over_yields_stay_with_their_token_ids() -
 
 
 async def test_log_probabilities_of_a_long_prompt_are_split_over_several_yields() -> None:
-    prompt_logprobs = [None, *logprobs_of(30_000)]
-    first = Delta(0, "Hello", 1, 30_001, None, None, [logprobs_at(0)], [0], prompt_logprobs)
-    last = Delta(0, " you", 1, 30_001, "stop", None, [logprobs_at(1)], [1])
+    prompt_logprobs = [None, *logprobs_of(15_000)]
+    first = Delta(0, "Hello", 1, 15_001, None, None, [logprobs_at(0)], [0], prompt_logprobs)
+    last = Delta(0, " you", 1, 15_001, "stop", None, [logprobs_at(1)], [1])
     yields = await run_detailed_job(STREAM, first, last)
-    assert len(yields) > 3
+    assert len(yields) > 1
     assert max(sizes(yields)) < LIMIT
     assert [
         item for chunk in yields for item in chunk.get("prompt_logprobs", [])
@@ -147,7 +147,7 @@ async def test_log_probabilities_of_a_long_prompt_are_split_over_several_yields(
     assert "".join(collect_values(yields, "tokens")) == "Hello you"
     assert collect_values(yields, "logprobs") == logprobs_of(2)
     assert collect_values(yields, "token_ids") == [0, 1]
-    assert yields[-1]["usage"] == {"input": 30_001, "output": 2}
+    assert yields[-1]["usage"] == {"input": 15_001, "output": 2}
     assert find_ends(yields) == [("stop", None)]
 
 

@@ -77,8 +77,11 @@ async def test_an_endpoint_is_accepted_with_and_without_v1(caller: Caller, endpo
     assert batch["request_counts"]["completed"] == 2
 
 
-async def test_a_batch_may_have_a_response_that_is_too_large_for_a_result(caller: Caller) -> None:
-    long = "a" * 19_100_000
+async def test_a_batch_may_have_a_response_that_is_too_large_for_a_result(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.app.RESULT_LIMIT_BYTES", 1_200_000)
+    long = "a" * 1_300_000
     caller.engine.script = tuple(tokens(long))
     assert (await caller.job_error(**chat_job(stream=False)))["code"] == 413
     output, _ = results(caller.root, await run_batch(caller, requests=lines(1)))

@@ -354,16 +354,22 @@ NO_TEXT = r"content\.prompts\.1: a prompt is a text"
             "nested too deeply",
         ),
         *(
-            ("v2", b'[{"messages": [' + item * 1_600_000, FEW_VALUES, "more than 1,000 values")
+            ("v2", b'[{"messages": [' + item * 10_000, FEW_VALUES, "more than 1,000 values")
             for item in (b"[],", b"{},", b"null,", b'"",', b'{"a":0},')
         ),
-        ("v2", b'[{"messages": [' + b"1," * 1_600_000, FEW_VALUES, "than 1,500,000 numbers"),
+        ("v2", b'[{"messages": [' + b"1," * 30_000, FEW_VALUES, "more than 20,000 numbers"),
     ],
     ids=lambda value: repr(value)[:24] if isinstance(value, bytes) else None,
 )
 def test_reading_a_file_stops_at_the_first_exceeded_limit(
-    tmp_path: Path, version: str, content: bytes, limits: BatchLimits, message: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    version: str,
+    content: bytes,
+    limits: BatchLimits,
+    message: str,
 ) -> None:
+    monkeypatch.setattr(batch_inputs, "MAX_TOKEN_IDS", 20_000)
     with pytest.raises(InvalidInput, match=message):
         read_lines(version, None, write_input(tmp_path, content), limits)
 

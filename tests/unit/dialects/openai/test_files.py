@@ -172,11 +172,12 @@ async def test_binary_content_is_returned_as_base64_and_empty_content_as_text(
 
 
 async def test_content_too_large_for_a_job_is_refused_with_its_key_on_the_volume(
-    caller: Caller,
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parts = await get_parts(caller, store_file(caller, b"a" * MAX_CONTENT_BYTES))
-    assert sum(map(len, parts)) == MAX_CONTENT_BYTES
-    route = store_file(caller, b"a" * (MAX_CONTENT_BYTES + 1))
+    monkeypatch.setattr("worker.dialects.openai.files.MAX_CONTENT_BYTES", 2_000_000)
+    parts = await get_parts(caller, store_file(caller, b"a" * 2_000_000))
+    assert sum(map(len, parts)) == 2_000_000
+    route = store_file(caller, b"a" * 2_000_001)
     error = await caller.request_error("GET", route)
     assert error["code"] == 413
     assert f"its key is {route.replace('/v1', 'worker')}" in error["message"]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given
+from hypothesis import settings as search
 from hypothesis import strategies as st
 from support.engine.scripted import CHAT, ScriptedEngine, chat_job, settings, tokens, yields_of
 
@@ -253,6 +254,7 @@ def answers(draw: st.DrawFn) -> tuple[int, int, list[list[list[float]]]]:
 
 
 @given(answers(), st.randoms(), st.sampled_from([chat_choice, completion_choice]))
+@search(max_examples=50)
 def test_each_prompt_gets_its_likeliest_choices_in_order_of_likelihood(
     example: tuple[int, int, list[list[list[float]]]], random: Any, make_choice: Any
 ) -> None:
