@@ -56,9 +56,8 @@ _NESTED_WEIGHTS = "[tv]*er/*.safetensors"
 # One of several shards: model-00001-of-00002.safetensors.
 _SHARD = re.compile(r"(.*-)(\d+)(-of-)(\d+)(\..*)")
 
-# Words in, and suffixes of, the names of a tokenizer's files.
+# Words in the names of a tokenizer's files. Others have the suffix .model.
 _TOKENIZER_WORDS = ("tok", "vocab", "tekken")
-_TOKENIZER_SUFFIXES = (".model", ".tiktoken")
 
 
 def needed_files(names: Collection[str], index: str, artifact: Artifact) -> list[str]:
@@ -127,7 +126,7 @@ def has_required_files(names: Iterable[str], artifact: Artifact) -> bool:
 
 
 def _is_tokenizer_file(name: str) -> bool:
-    return name.endswith(_TOKENIZER_SUFFIXES) or any(word in name for word in _TOKENIZER_WORDS)
+    return name.endswith(".model") or any(word in name for word in _TOKENIZER_WORDS)
 
 
 def is_vocabulary(name: str) -> bool:
