@@ -1,7 +1,6 @@
 """An engine that the worker would start: its arguments, its model, and the model's properties."""
 
 import contextlib
-from argparse import Namespace
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,10 +42,6 @@ class Candidate:
         return None
 
     @property
-    def vllm_arguments(self) -> Namespace:
-        return self.engine.vllm_args
-
-    @property
     def quantization_method(self) -> str:
         """The method by which the checkpoint is quantized; empty if it is not quantized."""
         # A multimodal model nests the language model's configuration in its own.
@@ -61,20 +56,20 @@ class Candidate:
     @property
     def pipeline_stage_count(self) -> int:
         """Number of pipeline stages, which are groups of layers, each on its own GPUs."""
-        return int(self.vllm_arguments.pipeline_parallel_size)
+        return int(self.engine.vllm_args.pipeline_parallel_size)
 
     def gpu_count(self, tensor_parallel: int) -> int:
         """Return how many GPUs the engine needs if ``tensor_parallel`` of them share each layer."""
         return (
             tensor_parallel
             * self.pipeline_stage_count
-            * int(self.vllm_arguments.data_parallel_size)
+            * int(self.engine.vllm_args.data_parallel_size)
         )
 
     def tensor_parallel_size(self, gpus: int = 1) -> int:
         """Return how many GPUs share each layer: as set, or as many as attention heads allow."""
         if "TENSOR_PARALLEL_SIZE" in self.engine.operator_options:
-            return int(self.vllm_arguments.tensor_parallel_size)
+            return int(self.engine.vllm_args.tensor_parallel_size)
         heads = self.shape.attention_heads if self.shape else 0
         return choose_tensor_parallel_size(max(1, gpus // self.gpu_count(1)), heads)
 

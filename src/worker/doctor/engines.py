@@ -269,7 +269,7 @@ def report_context_length(model: Candidate) -> Iterator[Finding]:
     """Report the context's length; warn if it is longer than the model's own."""
     if (shape := model.shape) is None:
         return
-    requested, name = model.vllm_arguments.max_model_len, f"{model.engine.prefix}MAX_MODEL_LEN"
+    requested, name = model.engine.vllm_args.max_model_len, f"{model.engine.prefix}MAX_MODEL_LEN"
     if requested in (None, -1):
         key = shape.length_key
         source = f"the model's own ({key})" if key else "vLLM's, since the model has none"
@@ -293,7 +293,7 @@ def report_quantization(model: Candidate) -> Iterator[Finding]:
 
 def report_parsers(model: Candidate) -> Iterator[Finding]:
     """Report which parsers ``auto`` selects; finding none is only a warning."""
-    options = model.vllm_arguments
+    options = model.engine.vllm_args
     auto = [key for key in (TOOL_PARSER, REASONING_PARSER) if getattr(options, key.lower()) == AUTO]
     if not auto:
         return
@@ -323,7 +323,7 @@ def check_startup_timeout(
     limit = int(value) if value else DEFAULT_INIT_TIMEOUT_S
     download = sum(model.snapshot.download_size for model in models) / DOWNLOAD_RATE
     read = sum(model.snapshot.weights_size for model in models) / READ_RATE
-    compiled = sum(not model.vllm_arguments.enforce_eager for model in models)
+    compiled = sum(not model.engine.vllm_args.enforce_eager for model in models)
     parts = {
         "to import": IMPORT_S,
         f"to download at {DOWNLOAD_RATE / 1e6:.0f} MB/s": download,

@@ -132,7 +132,7 @@ def judge_fit(
         why = f"{method} needs compute capability {least}: {', '.join(too_old)} lacks it"
         return Verdict(choice, Fit.NO, why)
     share = plan.parameter_count / (whole.parameter_count or 1) / model.pipeline_stage_count
-    offloaded = float(model.vllm_arguments.cpu_offload_gb) * GIB
+    offloaded = float(model.engine.vllm_args.cpu_offload_gb) * GIB
     sizes = estimate_weight_bytes(model, whole)
     weights = SizeRange(*(max(size * share - offloaded, 0) for size in sizes))
     return _judge_weights(model, choice, plan, weights, min_model_len)
@@ -142,7 +142,7 @@ def _judge_weights(
     model: Candidate, choice: GpuChoice, plan: KvCachePlan, weights: SizeRange, min_model_len: int
 ) -> Verdict:
     """Judge GPUs, each of which stores ``weights`` bytes of weights."""
-    arguments = model.vllm_arguments
+    arguments = model.engine.vllm_args
     fixed_cache = arguments.kv_cache_memory_bytes
     budget = choice.smallest_gpu.memory * (1 if fixed_cache else arguments.gpu_memory_utilization)
     graphs = 0 if arguments.enforce_eager else CUDA_GRAPHS_RESERVE
@@ -190,7 +190,7 @@ def describe_doubt(models: Sequence[Candidate], weights: SizeRange, *, is_close:
     if weights.low < weights.high:
         causes = []
         for model in models:
-            prefix, arguments = model.engine.prefix, model.vllm_arguments
+            prefix, arguments = model.engine.prefix, model.engine.vllm_args
             if arguments.quantization and not model.quantization_method:
                 name = f"{prefix}QUANTIZATION={arguments.quantization}"
                 causes.append(f"{name} converts weights while they are loaded")
@@ -208,7 +208,7 @@ def context_length_limits(
     model: Candidate, plan: KvCachePlan, min_model_len: int
 ) -> tuple[int, int]:
     """Return the shortest and the longest context, in tokens, with which the engine would start."""
-    requested = model.vllm_arguments.max_model_len
+    requested = model.engine.vllm_args.max_model_len
     wanted = plan.default_context_length if requested in (None, -1) else int(requested)
     if requested != -1:
         return wanted, wanted
@@ -227,11 +227,11 @@ def estimate_weight_bytes(model: Candidate, plan: KvCachePlan) -> SizeRange:
     else:
         floats, rest = plan.parameter_count, 0
     loaded = floats * plan.element_bytes + rest
-    target = "" if model.quantization_method else model.vllm_arguments.quantization or ""
+    target = "" if model.quantization_method else model.engine.vllm_args.quantization or ""
     # The lower bound assumes that quantization on loading covers all weights.
     element = (1.0 if "8" in target else 0.5) if target else plan.element_bytes
     # Experts may be divided among all replicas.
-    arguments = model.vllm_arguments
+    arguments = model.engine.vllm_args
     parts = arguments.data_parallel_size if arguments.enable_expert_parallel else 1
     return SizeRange(min(loaded, floats * element + rest) / parts, loaded)
 
@@ -332,7 +332,7 @@ def _check_kv_cache(model: Candidate, min_len: int, ram: int) -> Finding:
     plan, space = model.cache_plan(model.tensor_parallel_size()), _cpu_kv_cache_bytes()
     if not plan.specs:
         return Finding(Level.OK, "cache", "the model has no KV cache")
-    requested = model.vllm_arguments.max_model_len
+    requested = model.engine.vllm_args.max_model_len
     requested = None if requested == -1 else requested
     shorter = None
     try:
