@@ -80,12 +80,6 @@ def possible_repository_folders(cache: Path, model: str) -> list[Path]:
     return [repository_folder(cache, name) for name in _possible_names(model)]
 
 
-def possible_store_folders(store: Path, model: str) -> list[Path]:
-    if not is_inside_folder(model):
-        return []
-    return [store / name for name in _possible_names(model)]
-
-
 def _possible_names(model: str) -> list[str]:
     """Return the names that the platform may use for a repository: also in lower case."""
     return [*dict.fromkeys([model, model.lower()])]
@@ -134,7 +128,8 @@ def _place_searches(artifact: Artifact, places: Places) -> Iterator[tuple[Origin
             yield Origin.BAKED, partial(_find_baked, artifact, places)
         # Most endpoints have no model store, so the log does not list it as skipped.
         if os.path.isdir(places.model_store):  # noqa: PTH112 - pathlib raises without permission
-            folders = possible_store_folders(places.model_store, artifact.model)
+            names = _possible_names(artifact.model) if is_inside_folder(artifact.model) else []
+            folders = [places.model_store / name for name in names]
             yield Origin.MODEL_STORE, partial(_find_revision, artifact, folders, _stored_directory)
         if places.platform != cache:
             folders = possible_repository_folders(places.platform, artifact.model)
