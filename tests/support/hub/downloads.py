@@ -1,19 +1,14 @@
 """Commands of workers that download a repository, and the state of their volume."""
 
 import hashlib
-import json
-import shutil
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 
 from support.hub.server import Hub, hub
 from support.processes.background import wait_until
 from support.processes.commands import HANDLER, HOME, CompletedCommand, run_command
 from worker.store import Artifact, ArtifactLocation, Places, UnlocatedArtifact, resolve_on_disk
-from worker.store.files import INDEX
 
 NAME = "org/model"
 # A token that must not appear in any output.
@@ -23,19 +18,6 @@ ANSWER = (*HANDLER, "--test_input", '{"input": {"prompt": "Hi", "stream": true}}
 # Bytes per second: slow enough to act during a download, and so slow that it does not finish.
 SLOW_RATE = 300_000
 TRICKLE_RATE = 10_000
-
-
-def make_repository(folder: Path, demo: Path, shards: int = 3, size: int = 700_000) -> Path:
-    """Create a repository: the demo model's files, with random weights."""
-    shutil.copytree(demo, folder, ignore=shutil.ignore_patterns("model.safetensors", "recipe.*"))
-    names = [f"model-{number:05}-of-{shards:05}.safetensors" for number in range(1, shards + 1)]
-    tensor = {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}
-    for number, name in enumerate(names):
-        header = json.dumps({name: tensor}).encode()
-        content = Random(number).randbytes(size)
-        (folder / name).write_bytes(struct.pack("<Q", len(header)) + header + content)
-    (folder / INDEX).write_text(json.dumps({"weight_map": {name: name for name in names}}))
-    return folder
 
 
 @contextmanager
