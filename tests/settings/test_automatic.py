@@ -183,24 +183,6 @@ def test_every_default_has_a_reason(machine: Machine, own: dict[str, str], read:
     assert automatic_choices(read(machine)) == COMMON_CHOICES | own
 
 
-@pytest.mark.parametrize(
-    ("machine", "name", "value", "effective"),
-    [
-        (CPU, "DTYPE", "bfloat16", "bfloat16"),
-        (CPU, "ENFORCE_EAGER", "0", False),
-        (CPU, "DISTRIBUTED_EXECUTOR_BACKEND", "mp", "mp"),
-        (CPU, "WORKER_CLS", "mine.Worker", "mine.Worker"),
-        (ONE_GPU, "GPU_MEMORY_UTILIZATION", "0.5", 0.5),
-    ],
-)
-def test_a_set_value_overrides_the_automatic_choice(
-    machine: Machine, name: str, value: str, effective: Any, read: Read
-) -> None:
-    result = read(machine, **{name: value})
-    assert name not in automatic_choices(result)
-    assert getattr(result.main_arguments.vllm_args, name.lower()) == effective
-
-
 def test_the_path_of_a_model_is_never_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: Read
 ) -> None:
@@ -222,20 +204,30 @@ def test_the_snapshot_of_a_cache_has_the_name_of_its_repository(tmp_path: Path, 
     assert choices["SERVED_MODEL_NAME"] == "org/my-model: the repository of MODEL_NAME"
 
 
+SERVED, TOKENIZER = ["mine", "org/model"], "org/words"
+
+
 @pytest.mark.parametrize(
-    ("settings", "name"),
+    ("machine", "settings", "name", "effective"),
     [
-        ({"OPENAI_SERVED_MODEL_NAME_OVERRIDE": "mine"}, "SERVED_MODEL_NAME"),
-        ({"SERVED_MODEL_NAME": "mine"}, "SERVED_MODEL_NAME"),
-        ({"VLLM_EXTRA_ARGS": "--served-model-name mine"}, "SERVED_MODEL_NAME"),
-        ({"TOKENIZER_NAME": "org/words"}, "TOKENIZER"),
-        ({"TOKENIZER": "org/words"}, "TOKENIZER"),
-        ({"VLLM_EXTRA_ARGS": "--tokenizer org/words"}, "TOKENIZER"),
-        ({"SKIP_TOKENIZER_INIT": "1"}, "TOKENIZER"),
+        (CPU, {"DTYPE": "bfloat16"}, "DTYPE", "bfloat16"),
+        (CPU, {"ENFORCE_EAGER": "0"}, "ENFORCE_EAGER", False),
+        (CPU, {"DISTRIBUTED_EXECUTOR_BACKEND": "mp"}, "DISTRIBUTED_EXECUTOR_BACKEND", "mp"),
+        (CPU, {"WORKER_CLS": "mine.Worker"}, "WORKER_CLS", "mine.Worker"),
+        (ONE_GPU, {"GPU_MEMORY_UTILIZATION": "0.5"}, "GPU_MEMORY_UTILIZATION", 0.5),
+        # A setting may have any of its names.
+        (CPU, {"OPENAI_SERVED_MODEL_NAME_OVERRIDE": "mine"}, "SERVED_MODEL_NAME", SERVED),
+        (CPU, {"SERVED_MODEL_NAME": "mine"}, "SERVED_MODEL_NAME", SERVED),
+        (CPU, {"VLLM_EXTRA_ARGS": "--served-model-name mine"}, "SERVED_MODEL_NAME", SERVED),
+        (CPU, {"TOKENIZER_NAME": TOKENIZER}, "TOKENIZER", TOKENIZER),
+        (CPU, {"VLLM_EXTRA_ARGS": f"--tokenizer {TOKENIZER}"}, "TOKENIZER", TOKENIZER),
+        (CPU, {"SKIP_TOKENIZER_INIT": "1"}, "TOKENIZER", None),
     ],
     ids=str,
 )
-def test_a_setting_under_any_of_its_names_prevents_the_automatic_choice(
-    settings: dict[str, str], name: str, read: Read
+def test_a_set_value_overrides_the_automatic_choice(
+    machine: Machine, settings: dict[str, str], name: str, effective: Any, read: Read
 ) -> None:
-    assert name not in automatic_choices(read(**settings))
+    result = read(machine, **settings)
+    assert name not in automatic_choices(result)
+    assert getattr(result.main_arguments.vllm_args, name.lower()) == effective

@@ -115,11 +115,8 @@ def test_an_embedder_has_its_own_settings_and_the_pooling_runner(read: Read) -> 
     )
     assert (models.model, models.seed, models.runner) == ("org/model", 7, "auto")
     assert (embedders.model, embedders.seed, embedders.runner) == ("org/e", 8, "pooling")
-
-
-def test_an_operator_may_set_the_embedders_runner(read: Read) -> None:
-    _, embedder = read(EMBEDDING_MODEL_NAME=str(MODEL), EMBEDDING_RUNNER="auto").engines
-    assert embedder.vllm_args.runner == "auto"
+    _, own = read(EMBEDDING_MODEL_NAME=str(MODEL), EMBEDDING_RUNNER="auto").engines
+    assert own.vllm_args.runner == "auto"
 
 
 # Precedence of sources: extra arguments, then the environment, a baked model, and a config file.

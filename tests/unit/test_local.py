@@ -60,7 +60,7 @@ def test_without_a_file_the_message_suggests_how_to_pass_a_job(
     assert refusal_message(None) == expected
 
 
-@pytest.mark.parametrize("text", ["", "{", "{'input': 1}", '{"input": {}', "\x00"])
+@pytest.mark.parametrize("text", ["", '{"input": {}', "\x00"])
 def test_a_refusal_of_broken_json_names_the_position(text: str, job_file: Path) -> None:
     for source in (text, None):
         job_file.write_text(text)
@@ -70,7 +70,7 @@ def test_a_refusal_of_broken_json_names_the_position(text: str, job_file: Path) 
         assert "line 1 column" in message
 
 
-@pytest.mark.parametrize("text", ["[]", "7", "null", '"input"', "{}", '{"prompt": "Hi"}'])
+@pytest.mark.parametrize("text", ["[]", '"input"', '{"prompt": "Hi"}'])
 def test_json_that_is_not_a_job_is_refused_with_an_example(text: str) -> None:
     assert (
         refusal_message(text)
@@ -122,14 +122,13 @@ def test_the_text_of_a_chunk_is_found_in_every_format(chunk: Any, text: str) -> 
     assert extract_text(chunk) == text
 
 
-@pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("make_job", [raw_job, chat_job])
+@pytest.mark.parametrize("job", [raw_job(stream=False), chat_job(stream=True)])
 @pytest.mark.parametrize("raw_output", ["1", "0"])
 async def test_the_text_is_found_in_all_chunks_of_the_worker(
-    make_job: Any, stream: bool, raw_output: str
+    job: dict[str, Any], raw_output: str
 ) -> None:
     with ScriptedEngine(*tokens("one", " two", " three", "\n")) as engine:
-        yields = await yields_of(engine, make_job(stream=stream), RAW_OPENAI_OUTPUT=raw_output)
+        yields = await yields_of(engine, job, RAW_OPENAI_OUTPUT=raw_output)
     assert "".join(map(extract_text, yields)) == "one two three\n"
 
 
