@@ -2,11 +2,18 @@
 
 ``creation`` validates a request, parses its ``hyperparameters``, and stores its rows as files. From
 then on a fine-tune is a ``record``: a directory on the volume, whose files are its state. A job
-runs a ``step`` under the fine-tune's lease. If need be, it reserves ``memory``; then it starts
-``trainer``, a program of its own, as a ``child``. Each of these attempts has its own directory, and
-continues from the newest checkpoint of all of them. ``spec`` has the files that the step and the
-trainer write for each other, and ``events`` merges what the attempts report. When a training has
-finished, ``publish`` copies the adapters to where all workers find them, and writes result files.
+runs a ``step`` under the fine-tune's lease. If need be, it reserves the ``memory`` that the
+training is estimated to need; then it starts ``trainer``, a program of its own, as a ``child``.
+``spec`` has the files that the step and the trainer write for each other, and ``events`` merges
+what is reported. When a training has finished, ``publish`` copies the adapters to where all workers
+find them, and writes result files.
+
+Each run of the trainer is an attempt, with a directory of its own, and continues from the newest
+checkpoint of all attempts. If the trainer dies, the step begins another attempt, as long as there
+is progress. If the worker dies, its trainer exits, too, and the job that acquires the lease
+(``worker.long_work`` says which, and when) runs the same step: it begins an attempt, or publishes
+what a finished one has left. A worker that was only frozen finds its lease lost, and kills its
+trainer, which until then has written only to its own attempt.
 
 The trainer imports ``spec``, so this module imports nothing.
 """

@@ -138,13 +138,12 @@ class FineTuneCreator:
             with name_field_in_errors("rows"):
                 self.fine_tunes.files.receive(lines, filename=name, purpose=PURPOSE, id=training_id)
             training = training_id
-        elif spec and spec.training_path is not None:
-            training = self._find_or_create_file(
-                "training_path", spec.training_path, training_id, is_repeated=is_repeated
-            )
         else:
+            field, source = "training_file", request.training_file or ""
+            if spec and spec.training_path is not None:
+                field, source = "training_path", spec.training_path
             training = self._find_or_create_file(
-                "training_file", request.training_file or "", training_id, is_repeated=is_repeated
+                field, source, training_id, is_repeated=is_repeated
             )
         if request.validation_file is None:
             return training, None

@@ -121,14 +121,6 @@ def _merge_attempts(attempts: Sequence[Path]) -> list[_EventLine]:
     return merged
 
 
-def metrics_by_step(events: list[FineTuneEvent]) -> dict[int, dict[str, float]]:
-    metrics: dict[int, dict[str, float]] = {}
-    for event in events:
-        if event.metrics:
-            metrics.setdefault(event.step, {}).update(event.metrics)
-    return dict(sorted(metrics.items()))
-
-
 class ProgressReader:
     """Updates a job's progress from the events of a running attempt."""
 

@@ -135,29 +135,22 @@ def checkpoint_adapter_name(name: str, step: int) -> str:
 def reserve_adapter_name(root: Path, name: str, id: str) -> str:
     """Reserve and return a name that no other adapter has; add a number if necessary."""
     number, candidate = 1, name
-    while not _try_reserve_name(root, candidate, id):
-        number += 1
-        candidate = _insert_before_volume_id(name, f"-{number}")
-    return candidate
+    with translate_os_errors():
+        while True:
+            mark = _reservation_path(root, candidate)
+            if write_once(mark, id.encode()) or mark.read_bytes() == id.encode():
+                # Checked after creating the mark: another fine-tune may have just published an
+                # adapter with this name, and then removed its mark.
+                if not (root / candidate).exists() or origin_fine_tune_id(root, candidate) == id:
+                    return candidate
+                mark.unlink()
+            number += 1
+            candidate = _insert_before_volume_id(name, f"-{number}")
 
 
 def _insert_before_volume_id(name: str, text: str) -> str:
     stem, volume_id = ids.split_volume_id(name)
     return ids.add_volume_id(f"{stem}{text}", volume_id)
-
-
-def _try_reserve_name(root: Path, name: str, id: str) -> bool:
-    mark = _reservation_path(root, name)
-    with translate_os_errors():
-        is_ours = write_once(mark, id.encode()) or mark.read_bytes() == id.encode()
-        if not is_ours:
-            return False
-        # Checked after creating the mark: another fine-tune may have just published an adapter with
-        # this name, and then removed its mark.
-        is_taken = (root / name).exists() and origin_fine_tune_id(root, name) != id
-        if is_taken:
-            mark.unlink()
-        return not is_taken
 
 
 def publish_adapter(root: Path, name: str, source: Path, base_model: str, id: str) -> None:

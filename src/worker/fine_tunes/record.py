@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from worker.errors import Conflict, VolumeError
-from worker.fine_tunes.events import FineTuneEvent, metrics_by_step, read_events
+from worker.fine_tunes.events import FineTuneEvent, read_events
 from worker.fine_tunes.hyperparameters import LEARNING_RATE
 from worker.fine_tunes.spec import (
     ATTEMPTS_DIR,
@@ -224,7 +224,11 @@ class FineTune(Record):
 
     def metrics_by_step(self) -> dict[int, dict[str, float]]:
         """Return the metrics of each step that has any, by OpenAI's names."""
-        return metrics_by_step(self.events())
+        metrics: dict[int, dict[str, float]] = {}
+        for event in self.events():
+            if event.metrics:
+                metrics.setdefault(event.step, {}).update(event.metrics)
+        return dict(sorted(metrics.items()))
 
     def cancel(self) -> None:
         """Request that the workers stop the fine-tune permanently.

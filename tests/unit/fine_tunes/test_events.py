@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from support.fine_tunes import eval_loss_event, loss_event, write_events
 
-from worker.fine_tunes.events import metrics_by_step
 from worker.fine_tunes.record import FailureReason, FineTune, FineTuneResult
 from worker.fine_tunes.spec import ATTEMPTS_DIR, Event
 
@@ -60,7 +59,7 @@ def test_metrics_of_steps_that_a_later_attempt_repeats_are_left_out(
         write_events(fine_tune, lines, f"00000{number}.aa", resumed_at=step)
     write_events(fine_tune, [], "000009.aa").write_text("")
     (fine_tune.directory / ATTEMPTS_DIR / "000010.aa").mkdir()
-    rows = metrics_by_step(fine_tune.events())
+    rows = fine_tune.metrics_by_step()
     assert {step: row["train_loss"] for step, row in rows.items()} == losses
     assert len([event for event in fine_tune.events() if event.metrics]) == len(losses)
 
@@ -73,7 +72,7 @@ def test_incomplete_and_broken_lines_are_ignored(fine_tune: FineTune, partial_li
     lines = path.read_text().splitlines()
     lines[1] = lines[1][:20]
     path.write_text("\n".join([*lines, partial_line]))
-    assert metrics_by_step(fine_tune.events()).keys() == {20}
+    assert fine_tune.metrics_by_step().keys() == {20}
     assert len(fine_tune.events()) == 2
 
 
@@ -84,7 +83,7 @@ def test_metrics_have_openais_names_and_omit_values_that_are_not_numbers(
     metrics = {"train_loss": 9.0, "grad_norm": float("nan")}
     last = Event(at=1, message="m", step=10, metrics=metrics)
     write_events(fine_tune, [loss_event(10, 3), eval_loss_event(10, 2), last])
-    row = metrics_by_step(fine_tune.events())[10]
+    row = fine_tune.metrics_by_step()[10]
     names = ("train_loss", "valid_loss", "full_valid_loss", "grad_norm")
     assert [row[name] for name in names] == [3, 2, 2, 0.5]
 
