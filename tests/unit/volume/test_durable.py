@@ -14,6 +14,7 @@ from worker.errors import VolumeError
 from worker.volume import translate_os_errors
 from worker.volume.durable import (
     atomic_directory,
+    publish_directory,
     remove_directory,
     write_chunks,
     write_file,
@@ -166,6 +167,14 @@ def test_the_directory_of_a_faster_attempt_stays(tmp_path: Path) -> None:
         make(directory, "first")
     assert [*tmp_path.iterdir()] == [directory]
     assert (directory / "file").read_text() == "first"
+
+
+def test_a_published_directory_is_removed_if_another_one_has_its_name(tmp_path: Path) -> None:
+    make(tmp_path / "first", "first")
+    make(tmp_path / "second", "second")
+    publish_directory(tmp_path / "second", tmp_path / "first")
+    assert [*tmp_path.iterdir()] == [tmp_path / "first"]
+    assert (tmp_path / "first" / "file").read_text() == "first"
 
 
 def test_a_file_in_place_of_the_directory_is_an_error(tmp_path: Path) -> None:
