@@ -9,7 +9,7 @@ from typing import Any
 import anthropic
 import httpx2
 import openai
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
 from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
@@ -83,6 +83,8 @@ OBJECTS = st.recursive(
 ARGUMENTS = st.dictionaries(st.text(), OBJECTS, max_size=3).map(json.dumps) | st.text()
 NAMES = st.text() | st.just(CUSTOM_TOOL)
 CALLS = st.lists(st.tuples(NAMES, ARGUMENTS), max_size=3)
+# Each answer is sent back several times.
+FEW = settings(max_examples=40)
 any_answer = given(
     reasoning=st.none() | st.text(min_size=1), content=st.none() | st.text(min_size=1), calls=CALLS
 )
@@ -107,6 +109,7 @@ def calls_in(message: dict[str, Any]) -> list[tuple[str, str]]:
     return [(function["name"], function["arguments"]) for function in functions]
 
 
+@FEW
 @any_answer
 def test_an_answer_of_a_chat_is_a_message_of_the_next_request(
     reasoning: str | None, content: str | None, calls: list[tuple[str, str]]
@@ -134,6 +137,7 @@ def test_an_answer_of_a_chat_is_a_message_of_the_next_request(
             assert len(others) == len(calls)
 
 
+@FEW
 @any_answer
 def test_the_output_of_a_response_is_the_input_of_the_next_request(
     reasoning: str | None, content: str | None, calls: list[tuple[str, str]]
@@ -164,6 +168,7 @@ def test_the_output_of_a_response_is_the_input_of_the_next_request(
         assert len(calls_in(found)) == len(results) == len(calls)
 
 
+@FEW
 @any_answer
 def test_a_message_of_anthropics_api_is_one_of_the_next_request(
     reasoning: str | None, content: str | None, calls: list[tuple[str, str]]
