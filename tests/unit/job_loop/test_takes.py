@@ -178,9 +178,12 @@ async def test_a_platform_that_has_nothing_is_polled_with_pauses(response: str) 
     assert response != "[]" or time.monotonic() - start > 1.9 * polls.MIN_INTERVAL_S
 
 
-@pytest.mark.parametrize("response", [None, {}, [], "a", {"id": 1}, [{"input": {}}, None]])
-def test_a_response_without_ids_has_no_jobs(response: Any) -> None:
+@pytest.mark.parametrize("response", [None, [], {}, "a", {"id": 1}, [{"input": {}}, None]])
+def test_jobs_without_an_id_are_not_run_but_logged(
+    response: Any, caplog: pytest.LogCaptureFixture
+) -> None:
     assert find_jobs(response) == []
+    assert ("jobs without an id" in caplog.text) == (response not in (None, []))
 
 
 @pytest.mark.parametrize("ids", [[], None, [5], {}, "a"])
