@@ -23,18 +23,6 @@ def ping(server: ServerProcess) -> int:
     return httpx.get(f"{server.url}/ping", timeout=HUNG_S).status_code
 
 
-def test_the_official_client_gets_an_answer_whole_and_streamed(serve_client: OpenAI) -> None:
-    create = serve_client.chat.completions.create
-    answer = (
-        create(model="demo", messages=user_messages(QUESTION), temperature=0)
-        .choices[0]
-        .message.content
-    )
-    assert str(answer).startswith("This worker turns a Hugging Face model into")
-    stream = create(model="demo", messages=user_messages(QUESTION), temperature=0, stream=True)
-    assert "".join(event.choices[0].delta.content or "" for event in stream) == answer
-
-
 def test_metrics_are_in_the_text_format_of_prometheus(server: ServerProcess) -> None:
     answer = httpx.get(f"{server.url}/metrics", headers={"x-api-key": KEY}, timeout=HUNG_S)
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

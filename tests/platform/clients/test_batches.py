@@ -148,30 +148,10 @@ def test_the_status_of_a_job_includes_the_progress_of_its_batch(
 
 # Files:
 
-LINES = "".join(json.dumps({"custom_id": f"ä{number}"}) + "\n" for number in range(50_000)).encode()
 MEGABYTE = 1_000_000
 LARGE = 200 * MEGABYTE
 # Maximum growth of the server's memory for a file of that size, in bytes.
 GROWTH = 60 * MEGABYTE
-
-
-def test_a_file_of_50000_lines_is_created_retrieved_read_and_deleted(serve_client: OpenAI) -> None:
-    file = serve_client.files.create(
-        file=("ä.jsonl", LINES),
-        purpose="batch",
-        expires_after={"anchor": "created_at", "seconds": 3600},
-    )
-    assert (file.object, file.status, file.purpose) == ("file", "processed", "batch")
-    assert (file.filename, file.bytes) == ("ä.jsonl", len(LINES))
-    assert file.expires_at == file.created_at + 3600
-    assert serve_client.files.retrieve(file.id) == file
-    assert serve_client.files.content(file.id).read() == LINES
-    deleted = serve_client.files.delete(file.id)
-    assert (deleted.id, deleted.deleted, deleted.object) == (file.id, True, "file")
-    with pytest.raises(openai.NotFoundError):
-        serve_client.files.retrieve(file.id)
-    with pytest.raises(openai.NotFoundError):
-        serve_client.files.content(file.id)
 
 
 def test_a_worker_deletes_expired_files_after_its_startup(
