@@ -1,30 +1,13 @@
 """Fixtures that start workers as in production, and official clients for them."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager
 
 import openai
 import pytest
 from support.processes.background import start_command
 from support.processes.commands import SCRIPT
-from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory, emulated_endpoint
 from support.processes.servers import KEY, LocalEndpoint, ServerProcess, client_proxy
 from support.volume import make_used_volume
-
-
-@pytest.fixture(scope="session")
-def start_endpoint(
-    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> EndpointFactory:
-    """Return a function: ``async with start_endpoint(post_delay_s=..., SETTING="...")``."""
-
-    def start(
-        post_delay_s: float = 0, **settings: str
-    ) -> AbstractAsyncContextManager[EmulatedEndpoint]:
-        log = tmp_path_factory.mktemp("worker") / "log"
-        return emulated_endpoint({**worker_environ, **settings}, log, post_delay_s)
-
-    return start
 
 
 @pytest.fixture(scope="session")

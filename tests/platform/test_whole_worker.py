@@ -5,6 +5,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -15,7 +16,7 @@ from support import ROOT
 from support.engine.requests import ENDLESS
 from support.models.minilm import DIMENSIONS, MODEL
 from support.processes.background import HUNG_S
-from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory
+from support.processes.emulated_endpoint import EmulatedEndpoint, emulated_endpoint
 
 from emulator import Job, Status
 
@@ -40,8 +41,12 @@ FINISHED_REQUESTS = (
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def endpoint(start_endpoint: EndpointFactory) -> AsyncIterator[EmulatedEndpoint]:
-    async with start_endpoint(**PARSER, **LOG_SETTINGS) as running:
+async def endpoint(
+    worker_environ: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[EmulatedEndpoint]:
+    environ = {**worker_environ, **PARSER, **LOG_SETTINGS}
+    log = tmp_path_factory.mktemp("worker") / "log"
+    async with emulated_endpoint(environ, log) as running:
         yield running
 
 
@@ -141,9 +146,12 @@ async def test_every_line_of_the_log_is_an_object_without_secrets(
 
 # test_serve.py also tests a restart. A restarted engine imports vLLM again.
 @pytest.mark.slow
-async def test_each_dead_engine_is_restarted_separately(start_endpoint: EndpointFactory) -> None:
+async def test_each_dead_engine_is_restarted_separately(
+    worker_environ: dict[str, str], tmp_path: Path
+) -> None:
+    environ = {**worker_environ, **PARSER, **EMBEDDER}
     async with (
-        start_endpoint(**PARSER, **EMBEDDER) as endpoint,
+        emulated_endpoint(environ, tmp_path / "log") as endpoint,
         openai.AsyncOpenAI(
             base_url=endpoint.emulator.openai_url, api_key="any", max_retries=0
         ) as client,

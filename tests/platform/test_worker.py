@@ -17,7 +17,7 @@ from support.engine.requests import ENDLESS
 from support.engine.scripted import settings
 from support.metrics import Push, Receiver, otlp_receiver
 from support.processes.background import HUNG_S, poll_until
-from support.processes.emulated_endpoint import EmulatedEndpoint, EndpointFactory
+from support.processes.emulated_endpoint import EmulatedEndpoint, emulated_endpoint
 from support.processes.scripted_worker import full_gpu_environ
 
 from emulator import Job, Status
@@ -44,14 +44,20 @@ def receiver() -> Iterator[Receiver]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def endpoint(
-    start_endpoint: EndpointFactory, receiver: Receiver, tmp_path_factory: pytest.TempPathFactory
+    worker_environ: dict[str, str], receiver: Receiver, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[EmulatedEndpoint]:
-    # The SDK's check of GPUs would end this worker.
-    environ = full_gpu_environ(tmp_path_factory.mktemp("gpu"))
-    environ["FILES_PATH"] = str(tmp_path_factory.mktemp("volume"))
-    environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = receiver.url
-    environ["OTEL_EXPORTER_OTLP_HEADERS"] = f"x-key={PUSH_HEADER}"
-    async with start_endpoint(HF_TOKEN=TOKEN, MAX_MODEL_LEN="1024", **environ) as running:
+    folder = tmp_path_factory.mktemp("worker")
+    environ = {
+        **worker_environ,
+        # The SDK's check of GPUs would end this worker.
+        **full_gpu_environ(folder),
+        "HF_TOKEN": TOKEN,
+        "MAX_MODEL_LEN": "1024",
+        "FILES_PATH": str(tmp_path_factory.mktemp("volume")),
+        "OTEL_EXPORTER_OTLP_ENDPOINT": receiver.url,
+        "OTEL_EXPORTER_OTLP_HEADERS": f"x-key={PUSH_HEADER}",
+    }
+    async with emulated_endpoint(environ, folder / "log") as running:
         yield running
 
 

@@ -2,13 +2,13 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from emulator import Emulator, Job, Options, faults_that_delay_posts
+from emulator import Emulator, Job, Options
 from support.processes.background import HUNG_S, BackgroundProcess, start_command
 from support.processes.commands import SCRIPT
 
@@ -63,14 +63,10 @@ class EmulatedEndpoint:
         return self.worker.core_pids()[0]
 
 
-EndpointFactory = Callable[..., AbstractAsyncContextManager[EmulatedEndpoint]]
-
-
 @asynccontextmanager
 async def emulated_endpoint(
     environ: dict[str, str],
     log: Path,
-    post_delay_s: float = 0,
     command: Sequence[str | Path] = (SCRIPT,),
     *,
     first_job: bool = True,
@@ -78,11 +74,9 @@ async def emulated_endpoint(
 ) -> AsyncIterator[EmulatedEndpoint]:
     """Start a worker, whose environment overrides the emulator's variables.
 
-    Each of its posts takes ``post_delay_s``. With ``first_job``, a job has run before the block
-    begins. The options are those of the emulator.
+    With ``first_job``, a job has run before the block begins. The options are the emulator's.
     """
-    options = {"faults": faults_that_delay_posts(post_delay_s), "long_poll_s": 1, **options}
-    async with Emulator(Options(**options)) as emulator:
+    async with Emulator(Options(**{"long_poll_s": 1, **options})) as emulator:
         with start_command(command, {**emulator.worker_environ(), **environ}, log) as worker:
             emulator.queue.get_worker("worker-1").process = BackgroundWorker(worker)
             endpoint = EmulatedEndpoint(emulator, worker)

@@ -30,17 +30,15 @@ ENVIRON = {
 LOOPS = ("worker", "sdk") if hasattr(rp_scale.JobScaler, "stop_job") else ("worker",)
 
 
-# The SDK's check of GPUs asks the first whether there is a GPU, and for a list of GPUs; before
-# version 2.0 it accepts a listed GPU whose memory test has failed.
-FULL_GPU = {
-    "nvidia-smi": "[ $# = 0 ] && echo NVIDIA-SMI",
-    "gpu_test": "echo Found 1 GPUs:; echo GPU 0 memory allocation failed",
-}
-
-
 def full_gpu_environ(folder: Path) -> dict[str, str]:
     """Write programs with which the SDK's check of GPUs fails, and return their variables."""
-    for name, command in FULL_GPU.items():
+    # The check asks the first whether there is a GPU, and for a list of GPUs; before version 2.0 it
+    # accepts a listed GPU whose memory test has failed.
+    commands = {
+        "nvidia-smi": "[ $# = 0 ] && echo NVIDIA-SMI",
+        "gpu_test": "echo Found 1 GPUs:; echo GPU 0 memory allocation failed",
+    }
+    for name, command in commands.items():
         (folder / name).write_text(f"#!/bin/sh\n{command}\n")
         (folder / name).chmod(0o755)
     path = f"{folder}:{os.environ['PATH']}"
