@@ -7,18 +7,20 @@ doesn't start.
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from support.processes.background import BackgroundProcess, start_command
 from support.processes.commands import HOME
 
 
-@dataclass(frozen=True)
 class VllmServer(BackgroundProcess):
-    """A running server, with its URL."""
+    """A server that starts or runs."""
 
-    url: str
+    @property
+    def url(self) -> str:
+        """The server's URL; waits until the server has started."""
+        self.wait_for_output("Application startup complete.")
+        return f"http://127.0.0.1:{self.listening_port()}"
 
 
 @contextmanager
@@ -27,8 +29,7 @@ def vllm_server(model: Path, log: Path, *options: str) -> Iterator[VllmServer]:
     command = [__file__, "--model", str(model), "--host", "127.0.0.1", "--port", "0"]
     command += ["--enforce-eager", "--distributed-executor-backend", "uni", *options]
     with start_command(command, HOME, log) as server:
-        server.wait_for_output("Application startup complete.")
-        yield VllmServer(server.process, log, f"http://127.0.0.1:{server.listening_port()}")
+        yield VllmServer(server.process, log)
 
 
 def main() -> None:
