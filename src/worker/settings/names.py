@@ -238,12 +238,10 @@ class SettingNames:
     def _embedder_names(self) -> set[str]:
         return {EMBEDDER_PREFIX + name for name in self._names_of_both_engines}
 
-    def find_unknown_and_ineffective(
-        self, spellings: Iterable[str], names_in_files: Iterable[str]
-    ) -> tuple[list[Mistake], list[tuple[str, str]]]:
-        """Return mistakes for unknown names in files, and pairs of a setting's name and a warning.
+    def find_without_effect(self, spellings: Iterable[str]) -> list[tuple[str, str]]:
+        """Return pairs of a name and a warning: settings without effect, and names like settings'.
 
-        ``spellings`` are the operator's names of all variables, ``names_in_files`` canonical names.
+        ``spellings`` are the operator's names of all variables.
         """
         names = set(spellings)
         reasons = {
@@ -258,8 +256,7 @@ class SettingNames:
         ):
             if reason := self._explain_unknown_name(name):
                 reasons[name] = reason
-        warnings = [(name, f"{name} {reason}") for name, reason in sorted(reasons.items())]
-        return [*self._mistakes_in_setting_files(names_in_files)], warnings
+        return [(name, f"{name} {reason}") for name, reason in sorted(reasons.items())]
 
     def _explain_unknown_name(self, name: str) -> str:
         """Return the problem of an unknown variable; blank if it is likely another program's."""
@@ -284,7 +281,8 @@ class SettingNames:
         suggestion = normalized if normalized in known else guess_setting(name, known | libraries)
         return f"is not a setting: did you mean {suggestion}?" if suggestion else ""
 
-    def _mistakes_in_setting_files(self, names: Iterable[str]) -> Iterator[Mistake]:
+    def find_unknown_in_files(self, names: Iterable[str]) -> Iterator[Mistake]:
+        """Yield a mistake for each canonical name in a settings file that is no setting."""
         known = {*self.worker_settings, *self.vllm_options, *OPTION_BY_SETTING, *SPECULATIVE_KEYS}
         known |= {EMBEDDER_PREFIX + name for name in known}
         known |= FOREIGN_OPTIONS | self.ineffective.keys()

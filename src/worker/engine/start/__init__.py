@@ -169,12 +169,11 @@ class Start:
                 ineffective |= self.settings.ineffective_setting_reasons()
             names = SettingNames(WORKER_SETTINGS, options.names, ineffective, options.variables)
             extra_names = {name for engine in engines for name in engine.extra_option_names}
-            unknown, problems = names.find_unknown_and_ineffective(
-                {*raw.spellings.values(), *extra_names}, raw.files
-            )
-        self.mistakes += map(raw.restore_spelling, mistakes + unknown)
+            mistakes += names.find_unknown_in_files(raw.files)
+            without_effect = names.find_without_effect({*raw.spellings.values(), *extra_names})
+        self.mistakes += map(raw.restore_spelling, mistakes)
         wrong_names = {mistake.name for mistake in self.mistakes}
-        warnings = [warning for name, warning in problems if name not in wrong_names]
+        warnings = [warning for name, warning in without_effect if name not in wrong_names]
         for name in sorted(raw.values.keys() & WORKER_SETTINGS):
             value = raw.values[name]
             if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'":
