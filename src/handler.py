@@ -136,7 +136,7 @@ def fail(run: ProgramRun, error: WorkerError) -> NoReturn:
 
 
 def answer_failed_start(run: ProgramRun, error: StartFailed) -> None:
-    """Answer callers with the error of a startup that fails on all workers, unless disabled."""
+    """Answer callers with the error, if they should get it and can reach this worker."""
     serve_failure, listener = run.mode.serve_failure, run.listener
     # No caller can reach this worker if its ports could not be opened.
     ports_failed = serve_failure is serve_http_failure and listener is None
@@ -145,7 +145,12 @@ def answer_failed_start(run: ProgramRun, error: StartFailed) -> None:
     if failed_start.should_answer_callers(error, run.raw_settings.values):
         # Spare the process that holds the ports: it passes them on, and answers open connections.
         children.stop_descendants(spared_children=[listener.child] if listener else [])
-        log.info("callers get this error for up to two minutes (%s=0: exit)", failed_start.SETTING)
+        minutes = failed_start.MAX_LIFETIME_S / 60
+        log.info(
+            "callers get this error for up to %g minutes (%s=0: exit)",
+            minutes,
+            failed_start.SETTING,
+        )
         serve_failure(run, FailedStartHandler(error))
 
 

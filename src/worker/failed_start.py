@@ -51,16 +51,20 @@ _ADDRESS_OR_PATH = re.compile(
 def should_answer_callers(error: StartFailed, values: Mapping[str, str]) -> bool:
     """Return whether the worker answers callers with the error of a failed start.
 
-    A failure that another machine may not have is recorded, as an empty file; the third with the
-    same message in an hour is answered. Two failures have the same message if they differ only in
-    paths, numbers and addresses.
+    A failure that another machine may not have is recorded; the third one in an hour is answered.
 
     ``values`` are the settings as unparsed text, since they may be the cause of the failure.
     """
     if equals_boolean(values.get(SETTING), False):
         return False
-    if error.affects_all_workers:
-        return True
+    return error.affects_all_workers or _record_failure(error, values) >= MAX_FAILURES
+
+
+def _record_failure(error: StartFailed, values: Mapping[str, str]) -> int:
+    """Record a failure as an empty file; return how many with the same message are recent.
+
+    Two failures have the same message if they differ only in paths, numbers and addresses.
+    """
     message = re.sub(r"0x[0-9a-f]+|\d+", "#", shorten_paths(error.message))
     folder = _failures_directory(values) / hashlib.sha256(message.encode()).hexdigest()[:16]
     now = time.time()
@@ -70,8 +74,8 @@ def should_answer_callers(error: StartFailed, values: Mapping[str, str]) -> bool
         times = [int(path.name.partition("-")[0]) for path in folder.iterdir()]
     except (OSError, ValueError):
         # Without a disk, no failure is known.
-        return False
-    return sum(now - time_s < FAILURES_S for time_s in times) >= MAX_FAILURES
+        return 0
+    return sum(now - time_s < FAILURES_S for time_s in times)
 
 
 def forget_failures(values: Mapping[str, str]) -> None:
