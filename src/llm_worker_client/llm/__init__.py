@@ -256,7 +256,7 @@ class LLM:
             EndpointError: If the batch doesn't exist or the platform can't be reached.
         """
         batch = Batch(self._transport, id)
-        batch.check_run()
+        batch.retrieve()
         return batch
 
     def _run_items(

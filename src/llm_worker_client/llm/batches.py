@@ -68,16 +68,12 @@ class Batch:
     @property
     def status(self) -> str:
         """Current status as in OpenAI's API, such as ``in_progress``; each access is a request."""
-        status: str = self._retrieve_batch_object()["status"]
+        status: str = self.retrieve()["status"]
         return status
 
     def cancel(self) -> None:
         """Cancel the batch; results so far stay on the volume."""
         _send(self._transport, "POST", f"/batches/{quote(self.id)}/cancel", json={})
-
-    def check_run(self) -> None:
-        """Request the batch: if no worker runs it, the transport sends the job that does."""
-        self._retrieve_batch_object()
 
     def wait_for_outputs(self, use_tqdm: bool = True) -> list[RequestOutput]:
         """Wait for the end of the batch; return the outputs in the order of the prompts.
@@ -91,7 +87,7 @@ class Batch:
         pause = MIN_POLL_DELAY
         with tqdm(desc=make_printable(self.id), disable=not use_tqdm) as bar:
             while True:
-                batch = self._retrieve_batch_object()
+                batch = self.retrieve()
                 counts = batch["request_counts"]
                 bar.total = counts["total"]
                 bar.update(counts["completed"] + counts["failed"] - bar.n)
@@ -123,7 +119,12 @@ class Batch:
             raise EndpointError(502, f"{self.id} has no result for prompt {outputs.index(None)}")
         return [output for output in outputs if output is not None]
 
-    def _retrieve_batch_object(self) -> dict[str, Any]:
+    def retrieve(self) -> dict[str, Any]:
+        """Return OpenAI's batch object; if no worker runs the batch, this sends the job that does.
+
+        Raises:
+            EndpointError: If the batch doesn't exist or the platform can't be reached.
+        """
         response = _send(self._transport, "GET", f"/batches/{quote(self.id)}")
         batch: dict[str, Any] = response.json()
         return batch

@@ -135,7 +135,11 @@ def _create_completion(index: int, choice: dict[str, Any], item: Item) -> Comple
 
 
 def _read_candidates(entry: dict[str, Any], count: int | None) -> Candidates:
-    """Return the candidates of a position; a rank beyond the requested count becomes None."""
+    """Return the candidates of a position, likeliest first.
+
+    A chosen token that is not among the ``count`` likeliest ones comes last. Its rank is None,
+    because the worker doesn't send it.
+    """
     return {
         candidate["id"]: Logprob(
             candidate["logprob"],
