@@ -36,7 +36,7 @@ import handler
 from emulator import Emulator, Options, Status, faults_that_delay_posts
 from proof.measure.processes import Lost, next_line, print_line, run_process
 from worker.engine import Delta, Engine, Engines, Model
-from worker.engine.run.requests.due_outputs import ReaderWaker, collect_outputs
+from worker.engine.run.requests.due_outputs import ReaderWaker, make_collector
 from worker.job import RawJob
 from worker.settings import Settings
 
@@ -123,7 +123,7 @@ class PacedEngine:
         """Return immediately: this engine is never suspended."""
 
     async def generate(self, job: RawJob, request_id: str) -> AsyncGenerator[Delta, None]:
-        outputs = collect_outputs(RequestOutputKind.DELTA, request_id, waker=self._waker)
+        outputs = make_collector(RequestOutputKind.DELTA, request_id, waker=self._waker)
         computing = asyncio.create_task(self._compute(job, outputs))
         finished = False
         while not finished:

@@ -81,7 +81,7 @@ SEND_REQUEST = Patch(
 COLLECTOR = Patch(
     owner="vllm.v1.engine.async_llm",
     name="RequestOutputCollector",
-    replacement="worker.engine.run.requests.due_outputs:collect_outputs",
+    replacement="worker.engine.run.requests.due_outputs:make_collector",
     reason="It wakes the reader of a stream for each token, and events of a token take most time.",
 )
 REQUEST_STATES = Patch(

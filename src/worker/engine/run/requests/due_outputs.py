@@ -208,8 +208,8 @@ class DueOutputs(RequestOutputCollector):  # type: ignore[misc]  # Any
         self._schedule.remove(self)
 
 
-def collect_outputs(output_kind: Any, request_id: str, *, waker: ReaderWaker) -> Any:
-    """Return the collector of a request: vLLM's own, unless the request is a scheduled stream."""
+def make_collector(output_kind: Any, request_id: str, *, waker: ReaderWaker) -> Any:
+    """Make a request's collector, in place of vLLM's class: for a scheduled stream, our own."""
     schedule = current_schedule.get(None)
     if schedule is None or output_kind is not RequestOutputKind.DELTA:
         return RequestOutputCollector(output_kind, request_id)
@@ -251,4 +251,4 @@ def _needs_single_tokens(parser: str | None, plugin: str | None, table: Mapping[
 
 def read_streams_when_due() -> None:
     """Make vLLM's client collect outputs this way."""
-    COLLECTOR.replace(resolve_name(COLLECTOR.owner), partial(collect_outputs, waker=ReaderWaker()))
+    COLLECTOR.replace(resolve_name(COLLECTOR.owner), partial(make_collector, waker=ReaderWaker()))

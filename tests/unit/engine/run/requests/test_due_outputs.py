@@ -26,7 +26,7 @@ from worker.engine.run.requests.due_outputs import (
     READERS_PER_ITERATION,
     DueOutputs,
     ReaderWaker,
-    collect_outputs,
+    make_collector,
     separate_outputs,
 )
 
@@ -358,7 +358,7 @@ async def test_only_the_streams_that_have_a_schedule_are_read_by_it(
     def collect() -> Any:
         if schedule:
             current_schedule.set(schedule)
-        return collect_outputs(kind, "id", waker=ReaderWaker())
+        return make_collector(kind, "id", waker=ReaderWaker())
 
     is_due = isinstance(copy_context().run(collect), DueOutputs)
     assert is_due == (schedule is not None and kind is RequestOutputKind.DELTA)
