@@ -10,10 +10,11 @@ from aiohttp import web
 from emulator.job_queue import Worker
 
 
-def is_closed_by_peer(transport: asyncio.BaseTransport | None) -> bool:
+def is_closed_by_peer(transport: asyncio.BaseTransport) -> bool:
     """Return whether the connection is closed, even if the event loop doesn't know this yet."""
-    if transport is None or transport.is_closing():
+    if transport.is_closing():
         return True
+    # The transport's own socket can't be read from, but a duplicate of it can.
     with transport.get_extra_info("socket").dup() as connection:
         try:
             return not connection.recv(1, socket.MSG_PEEK)

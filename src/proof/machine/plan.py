@@ -107,7 +107,7 @@ class Plan:
         return self.conditions(home, home, enforce_eager=True, **engine)
 
 
-def start_sessions(plan: Plan) -> Sequence[Session]:
+def speed_sessions(plan: Plan) -> Sequence[Session]:
     """Return two starts of each side, the second one with compiled code, in alternating order."""
     loads: dict[str, Step] = {"warm-up": partial(steps.warm_up, load=plan.load(64))}
     for callers, name in LOADS.items():
@@ -119,7 +119,8 @@ def start_sessions(plan: Plan) -> Sequence[Session]:
     loads["cancel"] = partial(steps.measure_cancel, tokens=plan.tokens)
     last: dict[str, Step] = {"core killed": partial(steps.kill_core, tokens=plan.tokens)}
     session = partial(Session, is_reported=True)
-    # The server has no volume: it finds its own code in its home, as on a machine that it left.
+    # The worker's second start finds its compiled code on the volume, on what looks like another
+    # machine. The server, which has no volume, finds it in the home of its first start.
     first, second = STARTS
     return (
         session("worker", first, sides.worker, plan.conditions("worker-1"), loads),
@@ -171,7 +172,7 @@ PARTS = {
         "start both twice, without and with compiled code; 1, 16, 64 and 256 streams, 64 whole"
         " responses, a cancel; at last kill the engine core",
         (5, 10, 20),
-        start_sessions,
+        speed_sessions,
     ),
     "adapters": Part("requests for the model and two adapters", (1, 2, 3), adapter_sessions),
     "embedder": Part("an embedder next to the chat model", (0.5, 1, 2), embedder_sessions),

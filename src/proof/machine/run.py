@@ -37,6 +37,7 @@ class Run:
         self.proof.seconds = time.monotonic() - self.began
 
     async def _perform(self, session: Session, stack: AsyncExitStack) -> None:
+        # If the start fails, it stays None, and each step is recorded as lost.
         side: HttpSide | None = None
         async with self._step(session.side, session.name, Output()):
             starting = session.start(self.model, session.conditions)

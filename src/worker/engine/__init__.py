@@ -163,9 +163,10 @@ class Engine(BaseModelHandle, Protocol):
 
         Closing the generator aborts the request. ``path`` has no query string; a ``body`` of None
         sends a GET request. If vLLM's server counts tokens on this route, ``usage`` is filled in at
-        the end. ``shape`` says which texts and media are limited. ``take_part`` may take parts of
-        the body; see ``asgi.call_app``. A refusal is a ``WorkerError``, a response with a status of
-        400 or more, or an error event in a stream.
+        the end. ``shape`` says which texts and media are limited. ``take_part`` is called with each
+        part of the body, and with whether it is the next one to be yielded; if it returns True, it
+        has taken the part (``asgi.call_app``). A refusal is a ``WorkerError``, a response with a
+        status of 400 or more, or an error event in a stream.
         """
 
     def generate(

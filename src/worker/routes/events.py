@@ -69,7 +69,7 @@ class EventSplitter:
         self.incomplete = b""
 
     def split_part(self, part: bytes) -> list[str]:
-        """Return the events that are complete with this part."""
+        """Return the events that are complete with this part, with rare line breaks as escapes."""
         *events, self.incomplete = (self.incomplete + part).split(SEPARATOR)
         return [escape_line_breaks((event + SEPARATOR).decode()) for event in events]
 

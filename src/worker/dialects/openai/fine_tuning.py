@@ -23,7 +23,7 @@ JOB_PATH = "/v1/fine_tuning/jobs/{fine_tuning_job_id}"
 
 
 async def create(request: RouteRequest) -> dict[str, Any]:
-    """Create a fine-tuning job, and start it if possible."""
+    """Create a fine-tuning job, and start it if possible; else say which job the caller sends."""
     body = CreateFineTune.from_body(request.body)
     fine_tune, run_with = await create_and_start_fine_tune(body, request)
     return {**await asyncio.to_thread(_describe, fine_tune, request), **run_with}

@@ -161,11 +161,11 @@ async def _call_engine(
     def take_part(part: bytes, is_next: bool) -> bool:
         """Pass an inner event of a stream that has begun directly to the stream's reader."""
         if has_begun and is_next and pass_piece and (event := splitter.decode_inner_event(part)):
-            pass_piece(_to_piece(event, _weigh(event)))
+            pass_piece(_to_piece(event, _take_weight(event)))
             return True
         if is_stream:
             texts = part.decode(errors="replace").split(events.EVENT_END)[:-1]
-            weights.extend(_weigh(text + events.EVENT_END) for text in texts)
+            weights.extend(_take_weight(text + events.EVENT_END) for text in texts)
         return False
 
     parts = engine.call(route.path, body, request_id, usage, route.shape, take_part)
@@ -181,7 +181,8 @@ async def _call_engine(
                 has_begun = has_begun or (is_stream and events.has_content(value))
 
 
-def _weigh(event: str) -> int:
+def _take_weight(event: str) -> int:
+    """Return the tokens in the event that vLLM has just made; each call is for the next event."""
     if not events.has_content(event):
         return 0
     schedule = current_schedule.get(None)

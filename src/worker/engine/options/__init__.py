@@ -234,6 +234,7 @@ class Options:
         return {name: format_value(value) for name, value in values.items()}
 
     def _parse_command_line(self, words: Sequence[str]) -> dict[str, Any]:
+        """Return the parsed values of the given options only, without the defaults of others."""
         by_flag = self._parser._option_string_actions.items()
         denied = {flag for flag, action in by_flag if action.dest in EXCLUDED_OPTIONS}
         flags = {word.partition("=")[0].replace("_", "-") for word in words}
@@ -243,6 +244,7 @@ class Options:
         unset = object()
         dests = {option.action.dest: unset for option in self._options.values()}
         parsed = vars(self._parser.parse_args([*words], argparse.Namespace(**dests)))
+        # vLLM's parser takes a word without a flag as the model's name.
         if parsed["model_tag"]:
             raise ValueError(f"unrecognized arguments: {parsed['model_tag']}")
         return {dest.upper(): parsed[dest] for dest in dests if parsed[dest] is not unset}

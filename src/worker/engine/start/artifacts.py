@@ -84,6 +84,7 @@ class EngineArtifacts:
         return self._first_download.locations_on_disk
 
     def close(self) -> None:
+        """End the download that the creation has started; later ones end before their callers."""
         self._first_download.close()
 
     def go_offline_if_possible(self) -> None:

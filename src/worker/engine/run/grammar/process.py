@@ -15,6 +15,7 @@ import resource
 import signal
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -60,6 +61,9 @@ Result = tuple[str, float, float, str]
 # Outcomes of a trial. vLLM itself reports the mistake in an invalid grammar.
 FINE, INVALID, FAILED = "fine", "invalid", "failed"
 SLOW, LARGE, NOTHING = "slow", "large", "nothing"
+# Outcomes of forks that fail, by the signal that ended them; None: an error. The timer of CPU time
+# sends SIGPROF. Beyond the limit of memory, a failed allocation ends the fork in one of many ways.
+OUTCOMES: dict[int | None, str] = defaultdict(lambda: LARGE, {signal.SIGPROF: SLOW, None: FAILED})
 
 
 def main() -> None:
@@ -98,9 +102,7 @@ def reap_forks(forks: dict[int, tuple[int, mmap.mmap]]) -> None:
         number, place = forks.pop(pid)
         if status:
             signal_number = os.WTERMSIG(status) if os.WIFSIGNALED(status) else None
-            outcomes: dict[int | None, str] = {signal.SIGPROF: SLOW, None: FAILED}
-            outcome = outcomes.get(signal_number, LARGE)
-            write_result(number, (outcome, 0.0, 0.0, read_place(place)))
+            write_result(number, (OUTCOMES[signal_number], 0.0, 0.0, read_place(place)))
 
 
 def read_place(place: mmap.mmap) -> str:
