@@ -179,6 +179,8 @@ class JobRun:
                     return (yield from self.wait_for_end(report))
             else:
                 report = parse_report(reply)
+            # It may be large, and a caller may read its yields slowly.
+            del reply
             chunks = report.get("stream") or []
             for chunk in chunks:
                 yield from self._pass_output_on(chunk.get("output"), on_output)
