@@ -140,10 +140,14 @@ class BatchStep:
     async def __call__(self, turn: Turn) -> bool:
         """Do a part of the work; return False if other workers are doing all remaining parts."""
         has_worked = await self._do_next_part(turn)
-        plan, counts = await asyncio.to_thread(lambda: (self.batch.plan, self.batch.counts()))
+        await self.report_progress(await asyncio.to_thread(lambda: self.batch.plan))
+        return has_worked
+
+    async def report_progress(self, plan: BatchPlan | None) -> None:
+        """Report the durable lines of all jobs."""
+        counts = await asyncio.to_thread(self.batch.counts)
         total = plan.total if plan else 0
         self.progress.update(done=counts.finished, total=total, failed=counts.failed)
-        return has_worked
 
     async def _do_next_part(self, turn: Turn) -> bool:
         batch = self.batch
@@ -219,8 +223,6 @@ class ShardRun:
     plan: BatchPlan
     index: int  # of the shard
     input_path: Path
-    # Counts of the whole batch.
-    _counts: LineCounts = field(default=LineCounts(), init=False)
     _running: dict[asyncio.Task[None], InputLine] = field(default_factory=dict, init=False)
     # Set when a line is done, or when another batch or request changes the free slots.
     _slots_changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
@@ -236,11 +238,7 @@ class ShardRun:
         """
         step, batch, plan, window = self.step, self.step.batch, self.plan, self.step.window
         directory, shard = batch.parts_directory, plan.shards[self.index]
-        with translate_os_errors():
-            finished = await asyncio.to_thread(read_finished_lines, directory, shard=self.index)
-        # The lines of other shards, which other jobs may answer, are counted again after this one.
-        self._counts = await asyncio.to_thread(batch.counts)
-        shard_counts = sum((line.counts for line in finished.values()), LineCounts())
+        finished, shard_counts = await asyncio.to_thread(self._read_finished)
         path = part_path(directory, self.index, lease.owner)
         part = PartWriter(path, shard_counts, step.batches.files.quota.reserve)
         all_lines = read_lines(self.input_path, step.batches.limits.max_line_bytes, shard)
@@ -286,9 +284,8 @@ class ShardRun:
                     if time.monotonic() - polled_at >= POLL_S:
                         polled_at = time.monotonic()
                         part.raise_commit_error()
-                        step.progress.update(
-                            done=self._counts.finished, total=plan.total, failed=self._counts.failed
-                        )
+                        # Other jobs may answer other shards.
+                        await step.report_progress(plan)
                         if await self._has_to_stop(deadline, lease):
                             return True
         finally:
@@ -297,6 +294,12 @@ class ShardRun:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
             await part.close()
+
+    def _read_finished(self) -> tuple[set[int], LineCounts]:
+        """Return the numbers of the shard's finished lines, and their counts."""
+        with translate_os_errors():
+            lines = read_finished_lines(self.step.batch.parts_directory, shard=self.index)
+        return {*lines}, sum((line.counts for line in lines.values()), LineCounts())
 
     def _read_ahead(self, unanswered: Iterator[InputLine]) -> list[InputLine] | None:
         """Return the next lines; an empty list at the end, or None if the input has changed."""
@@ -354,7 +357,6 @@ class ShardRun:
             int(not failed), int(failed), usage.prompt_tokens or 0, usage.output_tokens or 0
         )
         await part.add_line(line.number, result, counts)
-        self._counts += counts
         BATCH_LINES.labels("failed" if failed else "completed").inc()
 
     async def _answer_with_retries(
