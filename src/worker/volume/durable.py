@@ -90,7 +90,7 @@ def publish_directory(source: Path, destination: Path) -> None:
         # Another attempt was faster, unless a file has the name.
         if not destination.is_dir():
             raise
-        shutil.rmtree(source)
+        shutil.rmtree(source, ignore_errors=True)
     sync_directory(destination.parent)
     # The destination may be the first one in its directory.
     sync_directory(destination.parent.parent)
