@@ -95,6 +95,14 @@ def make_s3() -> Iterator[Scripted]:
         yield call
 
 
+def test_a_download_resumes_where_it_broke_off(receive: Receive) -> None:
+    responses = ScriptedS3(
+        (0, Body(b"0123", break_off)), (4, Body(b"", break_off)), (4, Body(b"456789"))
+    )
+    assert receive(responses) == CONTENT
+    assert responses.offsets == [0, 4, 4]
+
+
 def test_a_download_starts_over_if_the_server_ignores_the_offset(receive: Receive) -> None:
     responses = ScriptedS3((0, Body(b"0123", break_off)), (0, Body(CONTENT)))
     assert receive(responses) == CONTENT

@@ -20,6 +20,7 @@ from emulator import Emulator
 from llm_worker_client import AsyncRunpodTransport, File, RunpodTransport, configure
 from llm_worker_client.mapping.forms import MAX_FILE_BYTES
 from llm_worker_client.proxy import MAX_BODY_BYTES
+from llm_worker_client.volume import NoSpace, Volume
 
 SIZE = MAX_FILE_BYTES + 1_234_567
 CREATED = {"object": "file", "created_at": 0, "status": "processed"}
@@ -109,6 +110,20 @@ async def test_a_volume_that_refuses_the_keys_is_a_502(
     with pytest.raises(openai.APIStatusError, match="secret is not that of") as raised:
         await async_openai_client.files.create(file=("rows.jsonl", content), purpose="batch")
     assert raised.value.status_code == 502
+
+
+@pytest.mark.usefixtures("_set_volume_environ")
+@pytest.mark.parametrize("async_openai_client", ["transport"], indirect=True)
+async def test_a_full_volume_is_a_507(
+    async_openai_client: openai.AsyncOpenAI, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def upload(*_: object) -> str:
+        raise NoSpace("The volume is full.")
+
+    monkeypatch.setattr(Volume, "upload_by_digest", upload)
+    with pytest.raises(openai.APIStatusError, match="The volume is full") as raised:
+        await async_openai_client.files.create(file=("rows.jsonl", content), purpose="batch")
+    assert raised.value.status_code == 507
 
 
 async def test_a_synchronous_transport_accepts_its_own_volume(
