@@ -106,6 +106,11 @@ def test_removals_are_recorded_with_their_release(
     assert history.find_removal(kind, name) == removal
 
 
+def test_the_first_series_without_an_option_is_two_numbers() -> None:
+    assert Removal("0.6.0", "0.6.6.post1").first_series_without == "0.6"
+    assert Removal("0.6.6.post1", "0.7.0").first_series_without == "0.7"
+
+
 def test_an_architecture_of_a_later_release_is_recorded() -> None:
     assert history.find_first_release("architectures", "Step5ForCausalLM") == "0.33.0"
     assert history.find_first_release("architectures", "LlamaForCausalLM") is None

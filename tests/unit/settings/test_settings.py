@@ -62,6 +62,7 @@ def test_a_blank_value_counts_as_unset(blank: str) -> None:
         ("FINE_TUNE", "on", "'beside', 'exclusive' or 'off'"),
         ("LOG_FORMAT", "xml", "'text' or 'json', for example LOG_FORMAT=text"),
         ("DISABLED_ROUTES", "/chat,/v1/file", "did you mean '/v1/files' instead of '/v1/file'?"),
+        ("DISABLED_ROUTES", "batchs", "did you mean 'batches' instead of 'batchs'?"),
         ("DISABLED_ROUTES", "PUT /v1/files", "did you mean 'POST /v1/files'"),
         ("DISABLED_ROUTES", "/health", "'/health' is requested by load balancers"),
         ("DISABLED_ROUTES", "[5]", f"'5' {GROUPS}, for example DISABLED_ROUTES=long-work"),

@@ -10,6 +10,7 @@ from support.models.damaged import LFS_POINTER
 
 from worker.store import (
     Artifact,
+    ArtifactKind,
     ArtifactLocation,
     File,
     ModelUnavailable,
@@ -18,7 +19,7 @@ from worker.store import (
     Reason,
     Snapshot,
 )
-from worker.store.disk import check_directory, count_elements
+from worker.store.disk import check_directory, count_elements, weight_paths
 from worker.store.hub import find_snapshot
 
 ADAPTER = "adapter_config.json"
@@ -145,3 +146,12 @@ def test_an_invalid_safetensors_file_is_reported(
     counted, damaged = count_elements([tmp_path / "model.safetensors"])
     assert counted is None
     assert damaged == f"model.safetensors {message}"
+
+
+def test_only_weights_that_the_loader_reads_are_listed_in_its_order(tmp_path: Path) -> None:
+    folder = make_model(tmp_path / "model", SHARDS)
+    for other in ("pytorch_model.bin", "original/consolidated.safetensors"):
+        (folder / other).parent.mkdir(exist_ok=True)
+        (folder / other).write_bytes(bytes(100))
+    assert weight_paths(folder, Artifact(str(folder))) == [folder / name for name in SHARDS]
+    assert weight_paths(folder, Artifact(str(folder), kind=ArtifactKind.TOKENIZER)) == []

@@ -93,6 +93,12 @@ def test_only_files_that_the_cache_has_of_no_commit_are_to_be_downloaded(
     assert found.config == {"architectures": ["New"]}
 
 
+def test_an_incomplete_cache_is_not_used_if_the_hub_fails(store: HubAndVolume) -> None:
+    (fill_cache(store.places.volume, store.source) / WEIGHTS).unlink()
+    store.hub.status = 503
+    assert refusal_reason(store) is Reason.HUB_FAILS
+
+
 def test_a_gated_model_is_refused_without_access(
     store: HubAndVolume, monkeypatch: pytest.MonkeyPatch
 ) -> None:
