@@ -34,7 +34,7 @@ from support.processes.background import HUNG_S
 from worker import asgi
 from worker.app import Worker
 from worker.engine import Delta, Engine, Engines, Model
-from worker.engine.run.healing import Suspension
+from worker.engine.run.suspension import Suspension
 from worker.errors import EngineDead, OnOtherVolume, RefusedByEngine, WorkerError
 from worker.job import RawJob
 from worker.limits.inputs import EMPTY_SHAPE, BodyShape

@@ -6,5 +6,5 @@ vLLM in two ways: through vLLM's own server, called in this process (``server``,
 ``corrections`` mend), and from ``generation``, which answers raw jobs with vLLM's client, by the
 parameters of ``sampling``. On both ways ``requests`` limits, queues and charges them, ``grammar``
 tries what constrains their outputs, and ``adapters`` loads the LoRA that they name. ``core`` is one
-core with its processes, and ``healing`` replaces it after a death, a hang or a suspension.
+core with its processes, and ``healing`` replaces it after a death, a hang or a ``suspension``.
 """

@@ -23,9 +23,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 from worker.engine.run.core import Core
+from worker.engine.run.suspension import Suspension
 from worker.engine.seam.protocols import RequestState
 from worker.engine.seam.translation import START_ERRORS
-from worker.errors import EngineDead, EngineSuspended, RequestKilledEngine, StartFailed
+from worker.errors import EngineDead, RequestKilledEngine, StartFailed
 from worker.metrics import ENGINE_RESTARTS
 
 log = logging.getLogger(__name__)
@@ -113,50 +114,6 @@ def is_id_of_request(engine_id: str, request_id: str) -> bool:
     """Return whether vLLM's id is the id of a caller's request, or of a part of it."""
     prefix, match, suffix = engine_id.partition(request_id)
     return bool(match) and prefix[-1:] in ("", "-", "_") and suffix[:1] in ("", "-", "_")
-
-
-class Suspension:
-    """The state of an engine's suspension. Use on one loop."""
-
-    def __init__(self) -> None:
-        # Callers suspend the engine one at a time.
-        self._lock = asyncio.Lock()
-        self._ended = asyncio.Event()
-        self._ended.set()
-        self._timeout_s = 0.0
-        # Whether the engine is suspended, and all processes of its core have exited.
-        self.is_vacant = False
-
-    @property
-    def is_active(self) -> bool:
-        return not self._ended.is_set()
-
-    @contextlib.asynccontextmanager
-    async def suspend(self, timeout_s: float) -> AsyncIterator[None]:
-        async with self._lock:
-            self._timeout_s = timeout_s
-            self._ended.clear()
-            try:
-                yield
-            finally:
-                self.is_vacant = False
-                self._ended.set()
-
-    async def vacate_until_resumed(self) -> None:
-        """If the engine is suspended, mark it as vacant (the core is removed); wait for the end."""
-        if self.is_active:
-            self.is_vacant = True
-            await self._ended.wait()
-
-    async def wait_until_resumed(self) -> None:
-        """See ``Engine.wait_until_resumed``."""
-        if not self.is_active:
-            return
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._ended.wait()
-        except TimeoutError:
-            raise EngineSuspended from None
 
 
 class SilenceTimer:
