@@ -67,31 +67,34 @@ def messages(text: str) -> list[str]:
     return [line["message"] for line in objects(text)]
 
 
-def test_a_record_has_its_fields_next_to_time_level_logger_and_message() -> None:
-    result = run(
-        'log.error("%s failed", "j", extra={"fields": {"job": "j", "ms": 1.5, "at": log}})'
-    )
-    (line,) = objects(result.stderr)
-    assert datetime.fromisoformat(line.pop("time")).microsecond % 1000 == 0
-    assert str(line.pop("at")).startswith("<Logger worker")
-    expected = {"level": "ERROR", "logger": "worker", "message": "j failed", "job": "j", "ms": 1.5}
-    assert line == expected
-
-
-def test_a_traceback_and_a_warning_are_one_object_each() -> None:
-    result = run("""
+def test_a_record_a_traceback_a_warning_and_a_failure_are_one_object_each() -> None:
+    script = """
+print("{}", flush=True)
+log.error("%s failed", "j", extra={"fields": {"job": "j", "ms": 1.5, "at": log}})
 try:
     1 / 0
 except ZeroDivisionError:
     log.exception("oops")
 warnings.warn("careful")
-""")
-    error_object, warning_object = objects(result.stderr)
-    assert (error_object["message"], error_object["level"]) == ("oops", "ERROR")
-    assert error_object["traceback"].startswith("Traceback (most recent call last):\n")
-    assert error_object["traceback"].endswith("ZeroDivisionError: division by zero")
-    assert "UserWarning: careful" in warning_object["message"]
-    assert (warning_object["level"], warning_object["logger"]) == ("WARNING", "py.warnings")
+logs.write_failure("2 settings are wrong:\\n- A\\n- B")
+"""
+    result = run(script, streams=(2,))
+    # A stream outside of the log stays as it is.
+    assert result.stdout == "{}\n"
+    record, error, warning, failure = objects(result.stderr)
+    assert datetime.fromisoformat(record.pop("time")).microsecond % 1000 == 0
+    assert str(record.pop("at")).startswith("<Logger worker")
+    expected = {"level": "ERROR", "logger": "worker", "message": "j failed", "job": "j", "ms": 1.5}
+    assert record == expected
+    assert (error["message"], error["level"]) == ("oops", "ERROR")
+    assert error["traceback"].startswith("Traceback (most recent call last):\n")
+    assert error["traceback"].endswith("ZeroDivisionError: division by zero")
+    assert "UserWarning: careful" in warning["message"]
+    assert (warning["level"], warning["logger"]) == ("WARNING", "py.warnings")
+    assert (failure["level"], failure["message"]) == (
+        "CRITICAL",
+        "2 settings are wrong:\n- A\n- B",
+    )
 
 
 def test_output_of_python_libraries_and_children_stays_on_its_stream() -> None:
@@ -106,37 +109,25 @@ subprocess.run(["sh", "-c", "echo child; echo child err >&2"])
     assert messages(result.stderr) == ["err", "child err"]
 
 
-def test_a_stream_outside_of_the_log_is_left_unchanged() -> None:
-    result = run('print("{}", flush=True); log.warning("logged")', streams=(2,))
-    assert result.stdout == "{}\n"
-    assert messages(result.stderr) == ["logged"]
-
-
 def test_a_text_log_is_written_unchanged() -> None:
     result = run('print("out"); log.warning("logged"); logs.write_failure("no\\nway")', "text")
     assert result.stdout == "out\n"
     assert result.stderr.endswith(" WARNING worker: logged\nno\nway\n")
 
 
-def test_the_failure_of_a_worker_is_one_object() -> None:
-    (line,) = objects(run('logs.write_failure("2 settings are wrong:\\n- A\\n- B")').stderr)
-    assert (line["level"], line["message"]) == ("CRITICAL", "2 settings are wrong:\n- A\n- B")
-
-
 @pytest.mark.parametrize(
-    ("exit_script", "status"),
+    ("exit_script", "signal_number"),
     [
-        ("sys.exit(3)", 3),
-        ("os._exit(3)", 3),
-        ("os.kill(os.getpid(), signal.SIGTERM); time.sleep(600)", -signal.SIGTERM),
-        ("os.killpg(os.setpgrp() or os.getpgrp(), signal.SIGTERM)", -signal.SIGTERM),
-        ("os.kill(os.getpid(), signal.SIGKILL); time.sleep(600)", -signal.SIGKILL),
-        ("os.abort()", -signal.SIGABRT),
+        ("os.kill(os.getpid(), signal.SIGKILL); time.sleep(600)", signal.SIGKILL),
+        # The reader gets this signal, too.
+        ("os.killpg(os.setpgrp() or os.getpgrp(), signal.SIGTERM)", signal.SIGTERM),
     ],
 )
-def test_the_last_lines_are_written_however_a_process_exits(exit_script: str, status: int) -> None:
+def test_the_last_lines_of_a_killed_process_are_written(
+    exit_script: str, signal_number: int
+) -> None:
     result = run(f"{PRINT_LINES}sys.stdout.flush()\n{exit_script}")
-    assert result.returncode == status
+    assert result.returncode == -signal_number
     assert messages(result.stderr) == LINES
     assert messages(result.stdout) == ["last"]
 
@@ -259,21 +250,6 @@ def test_a_closed_stream_affects_neither_the_worker_nor_the_other_stream() -> No
     os.close(write)
     assert result.returncode == 3
     assert messages(result.stderr) == LINES
-
-
-def test_a_non_blocking_log_gets_all_lines() -> None:
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    script = f"{PRINT_LINES}{CHILD}while child.status() == psutil.STATUS_RUNNING: time.sleep(0.01)"
-    command_line = command(script, streams=(2,), flush_timeout_s=0.01)
-    with subprocess.Popen(
-        command_line, env=ENVIRON, stdout=subprocess.DEVNULL, stderr=write
-    ) as process:
-        os.close(write)
-        # By then the pipe is full, and the reader has more lines to write.
-        assert process.wait(HUNG_S) == 0
-        with os.fdopen(read) as log:
-            assert messages(log.read()) == LINES
 
 
 def test_the_reader_has_one_thread_and_ignores_termination_signals() -> None:
