@@ -39,9 +39,10 @@ def command(
     streams: Sequence[int] = (1, 2),
     # The reader may take long on a busy machine.
     flush_timeout_s: float = HUNG_S,
+    first: str = "",
 ) -> list[str]:
     setup = SETUP.format(format=log_format, streams=tuple(streams), flush_timeout_s=flush_timeout_s)
-    return [sys.executable, "-c", setup + script]
+    return [sys.executable, "-c", first + setup + script]
 
 
 def run(
@@ -132,17 +133,19 @@ def test_the_last_lines_of_a_killed_process_are_written(
     assert messages(result.stdout) == ["last"]
 
 
+KILL_READER = f"{CHILD}child.kill(); os.waitpid(child.pid, 0)\n"
+
+
+# The reader dies with the process, as all processes of a container do when the first one exits.
 def test_the_output_of_an_uncaught_exception_is_written() -> None:
-    result = run(f"{PRINT_LINES}raise ValueError('defect')")
+    first = f"import atexit, os, psutil\n@atexit.register\ndef kill():\n  {CHILD}  "
+    first += KILL_READER.removeprefix(CHILD)
+    result = run(f"{PRINT_LINES}raise ValueError('defect')", first=first)
     assert result.returncode == 1
     assert messages(result.stderr)[-1] == "ValueError: defect"
     assert messages(result.stdout) == ["last"]
 
 
-KILL_READER = f"{CHILD}child.kill(); os.waitpid(child.pid, 0)\n"
-
-
-# The reader dies with the process, as all processes of a container do when the first one exits.
 def test_flush_returns_after_all_output_is_written(tmp_path: Path) -> None:
     log = tmp_path / "log"
     script = f"{PRINT_LINES}logs.flush()\n{KILL_READER}os._exit(3)\n"
