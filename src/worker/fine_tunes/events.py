@@ -99,7 +99,7 @@ def read_events(
 
 
 def _merge_attempts(attempts: Sequence[Path]) -> list[_EventLine]:
-    """Return the lines of all attempts, without the metrics of steps that a later one repeated."""
+    """Return the lines of all attempts, without those of steps that a later attempt repeated."""
     merged: list[_EventLine] = []
     repeated_after = math.inf
     for attempt in reversed(attempts):
@@ -110,12 +110,8 @@ def _merge_attempts(attempts: Sequence[Path]) -> list[_EventLine]:
             for line in (attempt / EVENTS_FILE).read_bytes().split(b"\n")[:-1]:
                 with contextlib.suppress(msgspec.DecodeError):
                     lines.append(_decode(line))
-        valid = [
-            line
-            for line in lines
-            if line.resumed_at is None and not (line.metrics and line.step > repeated_after)
-        ]
-        merged = valid + merged
+        valid = (line for line in lines if line.resumed_at is None)
+        merged = [line for line in valid if line.step <= repeated_after] + merged
         resumed = [line.resumed_at for line in lines if line.resumed_at is not None]
         repeated_after = min([repeated_after, *resumed])
     return merged
