@@ -181,8 +181,9 @@ class WorkerApp:
         job_route = self._transfers.to_job_route(request)
         route = find_enabled_route(OpenAIJob(route=job_route, method=method), self._settings)
         if method in WRITE_METHODS and route:
-            content = await self._bodies.read(request)
-            body = parse_body(content, request.headers.get("content-type", ""))
+            # No variable holds the bytes while the job runs.
+            content_type = request.headers.get("content-type", "")
+            body = parse_body(await self._bodies.read(request), content_type)
         job_input = {"route": job_route, "method": method, "body": body, **CHUNK_KEYS}
         if request.headers.get(RECEIPT_HEADER) == "1":
             job_input["receipt"] = True
