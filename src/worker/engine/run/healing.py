@@ -198,6 +198,7 @@ class Healer:
                 if handler := core.client.output_handler:
                     # Let vLLM's handler fail the running requests: a shutdown would cancel it.
                     await asyncio.wait([handler], timeout=HANDLER_TIMEOUT_S)
+                    del handler  # a cancelled task refers to the state of the dead core's requests
                 reason: str | None = await core.fail_calls_and_close()
                 if is_suspended:
                     reason = None
