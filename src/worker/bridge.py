@@ -3,8 +3,9 @@
 How a cancelled job frees its slot in the engine: the platform's cancel ends the job's task, or
 closes the generator of ``Worker.handle``, and ``call_at_task_end`` calls ``Stream.cancel`` in both
 cases. On the engine's loop, that cancels the task that iterates the source, whose generators close
-from the inside out. For a raw job, vLLM's generator then aborts the request. On the OpenAI path,
-``asgi.call_app`` tells vLLM's app that its client has disconnected, and the app aborts.
+from the inside out. For a raw job, vLLM's generator then aborts the request. On the OpenAI path
+they are those of ``dialects.openai.forward``, ``VllmServer.call`` and ``asgi.call_app``, which
+tells vLLM's app that its client has disconnected, and the app aborts.
 """
 
 import asyncio

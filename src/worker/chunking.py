@@ -1,8 +1,8 @@
 """Gathers the outputs of a stream into chunks, one per yield.
 
-Two objects with one ``ChunkPolicy`` decide a stream's chunks. ``app`` makes both, and sets
-``current_schedule`` for the task on the engine's loop in which the answer's source runs, and all
-tasks that vLLM's server starts for it.
+Two objects with one ``ChunkPolicy`` (``routes.answer.chunk_policy``) decide a stream's chunks.
+``app`` makes both, and sets ``current_schedule`` for the task on the engine's loop in which the
+answer's source runs, and all tasks that vLLM's server starts for it.
 
 On the engine's loop, the ``Schedule`` decides when outputs are read, so that all that have arrived
 by then can become one. Each request that vLLM gets in this context has a queue
@@ -10,9 +10,10 @@ by then can become one. Each request that vLLM gets in this context has a queue
 until the schedule calls ``make_due``. vLLM's server makes an event of what it then reads. An event
 doesn't say how many tokens it has, so the queue notes them as they are read (``note_read``), and
 ``dialects.openai.forward`` takes them for the event (``take_event_weight``). A raw job has a piece
-for each token instead.
+for each token instead (``routes.generation``).
 
-On the loop of the jobs, a ``Chunker`` makes yields of the pieces that have arrived. A stream that
+On the loop of the jobs, a ``Chunker`` makes yields of the pieces that have arrived; at the end, of
+the rest. ``job_loop.delivery`` posts a yield when the previous one's post has ended. A stream that
 is not chunked, such as a whole answer, has no schedule, and is read immediately.
 """
 

@@ -211,6 +211,9 @@ def guess_setting(name: str, names: Iterable[str]) -> str | None:
 class SettingNames:
     """The names of all settings; ``ineffective`` has the reasons why some have no effect, by name.
 
+    An unknown name in a file is a mistake. In the environment it may be another program's, so one
+    that resembles a setting only causes a warning.
+
     ``vllm_variables`` are names of environment variables that vLLM reads itself.
     """
 

@@ -8,10 +8,12 @@ During a ``Suspension`` there is no core: it is killed on purpose, and the next 
 afterwards.
 
 Elsewhere, a dead core is known by the client's ``errored``, and each request that ran on it ends
-with ``EngineDead`` (``seam.translation``). If it has sent nothing yet, its route sends it again
-(``routes.answer``), and calls ``wait_for_recovery`` before: the only suspect is refused, and
-several suspects enter the new core one at a time. When ``run`` gives up, ``InProcessEngine``
-resolves ``Engines.died``, and the worker exits.
+with ``EngineDead``, which ``seam.translation`` and ``VllmServer.call`` raise. If it has sent
+nothing yet, ``routes.answer.retry_before_first_piece`` sends it again, and calls
+``wait_for_recovery`` before: the only suspect is refused, and several suspects enter the new core
+one at a time. Events of a stream that have no content, which ``dialects.openai.forward`` holds
+back, don't count as sent. When ``run`` gives up, ``InProcessEngine`` resolves ``Engines.died``, and
+the worker exits.
 """
 
 import asyncio

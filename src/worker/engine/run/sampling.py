@@ -1,11 +1,11 @@
 """Sampling parameters of a raw job, validated with vLLM's own classes.
 
-A raw job's parameters can be refused in this order: by ``worker.job.sampling``, which checks those
-that vLLM lacks; by ``worker.limits.parameters``, if a value would cost too much or kill the engine;
-here, by the fields and the checks of the installed vLLM; by ``requests.limits``, which counts the
-tokens of bad words; and by ``grammar.gate``, which tries structured outputs before the core gets
-them. For a request to vLLM's server, the server's own models take the place of the first and the
-third.
+A raw job's parameters can be refused in this order: by ``worker.job.sampling_params``, which checks
+those that vLLM lacks; by ``worker.limits.parameters``, if a value would cost too much or kill the
+engine; here, by the fields and the checks of the installed vLLM; by ``requests.limits``, which
+counts the tokens of bad words; and by ``grammar.gate``, which tries structured outputs before the
+core gets them. For a request to vLLM's server, the server's own models take the place of the third,
+and ``dialects.openai.forward`` calls the first for the parameters that both have.
 """
 
 import json

@@ -30,6 +30,9 @@ def configure_engine(
 ) -> EngineArguments:
     """Apply all steps to an engine's arguments, create vLLM's configuration, and run all checks.
 
+    The start (``launch``) and the doctor (``doctor.engines``) call it. The doctor adds a check, the
+    ``rehearsal`` of what a core does next.
+
     Returns the final arguments with their configuration. The models must be on the disk. A
     ``StartFailed`` has vLLM's or a check's message, the options that cause the refusal (none if the
     model does), and advice.
