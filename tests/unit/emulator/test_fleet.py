@@ -22,6 +22,7 @@ from support.processes.fleets import (
 )
 
 import emulator
+from emulator.fleet import WorkerProcessGroup
 from emulator.options import NetworkVolume
 
 SOURCE = Path(emulator.__file__).parents[1]
@@ -158,6 +159,13 @@ async def test_the_child_process_of_an_exited_worker_is_ended_too(tmp_path: Path
     async with running_fleet(tmp_path, WITH_CHILD) as running:
         await running.wait_for_announcement("worker-1 exited with status 0")
         await wait_until_exited(int(await running.wait_for_log_line("child")))
+
+
+async def test_killing_an_exited_worker_has_no_effect(tmp_path: Path) -> None:
+    process = await WorkerProcessGroup.start((sys.executable, "-c", ""), {}, tmp_path / "log")
+    assert await process.wait() == 0
+    await process.kill()
+    await process.kill()
 
 
 # Signals through the control routes:

@@ -62,6 +62,14 @@ async def test_a_caller_without_the_key_is_refused_and_a_worker_is_not(
     assert await call_routes(peer, FOR_WORKERS, header) == FOR_WORKERS
 
 
+@with_options(api_key=KEY)
+async def test_a_key_that_is_not_utf8_is_refused(peer: Peer) -> None:
+    answer = await peer.request_raw("GET", "/health", headers=b"Authorization: Bearer \xff\r\n")
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    error = "GET /v2/local/health: the API key is missing or wrong"
+    assert json.loads(answer.partition(b"\r\n\r\n")[2]) == {"error": error}
+
+
 @pytest.mark.parametrize(
     ("key", "header"), [(KEY, "Bearer secret"), ("clé", "clé"), (None, None), (None, "Bearer any")]
 )

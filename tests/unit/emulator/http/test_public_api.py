@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import socket
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -214,6 +214,34 @@ def unreachable_url() -> Iterator[str]:
 async def complete(peer: Peer, job: str) -> None:
     await peer.take()
     await peer.post_done(job, output=["a"])
+
+
+async def fail(peer: Peer, job: str) -> None:
+    await peer.take()
+    await peer.post_done(job, error="boom")
+
+
+async def cancel(peer: Peer, job: str) -> None:
+    await peer.post(f"/cancel/{job}")
+
+
+async def expire(peer: Peer, job: str) -> None:
+    await peer.get(f"/status/{job}?ttl=0")
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [(complete, "COMPLETED"), (fail, "FAILED"), (cancel, "CANCELLED"), (expire, "TIMED_OUT")],
+)
+async def test_a_webhook_gets_a_jobs_status_object_once_when_it_ends(
+    peer: Peer, end: Callable[[Peer, str], Awaitable[object]], status: str
+) -> None:
+    async with start_receiver(200) as receiver:
+        job = await peer.run(webhook=receiver.url)
+        await end(peer, job)
+        await receiver.wait_for_posts(1)
+        assert receiver.posts == [await peer.status_object(job)]
+        assert receiver.posts[0]["status"] == status
 
 
 @pytest.mark.parametrize(
