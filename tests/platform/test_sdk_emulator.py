@@ -51,3 +51,18 @@ async def test_cancelling_jobs_frees_the_slots_of_the_worker(emulator: Emulator)
     job = submit(emulator, "next")
     assert await job.wait_for_end(HUNG_S)
     assert job.output == ["next"]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+async def test_a_job_submitted_after_a_polling_worker_died_runs_on_the_next_worker(
+    loop: str,
+) -> None:
+    """The dead worker's poll lasts 20 s and must not receive the job."""
+    async with Emulator() as emulator:
+        queue = emulator.queue
+        async with scripted_worker(emulator.worker_environ("dead"), MAX_CONCURRENCY, loop):
+            assert await queue.changed.wait_for(lambda: "dead" in queue.workers, HUNG_S)
+        job = submit(emulator, "run")
+        async with scripted_worker(emulator.worker_environ("alive"), MAX_CONCURRENCY, loop):
+            assert await job.wait_for_end(HUNG_S)
+    assert (job.worker_id, job.output) == ("alive", ["run"])
