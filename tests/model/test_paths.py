@@ -250,12 +250,46 @@ async def test_a_chat_completion_has_the_answer_that_the_model_learned(
         # Without a tool parser, the call remains in the text that the model writes.
         tools = {"tools": dialogue.tools, "tool_choice": "none"} if dialogue.tools else {}
         body = {"messages": messages, "temperature": 0, "max_tokens": 500, **tools}
+        (whole,) = await ask(openai_route=CHAT, openai_input=body)
         chunks = await ask(openai_route=CHAT, openai_input={**body, "stream": True})
+        assert whole["choices"][0]["message"]["content"] == expected
+        assert "job-1" in whole["id"]
         *events, end = events_in("".join(chunks))
         assert "job-1" in events[0]["id"]
         deltas = [event["choices"][0]["delta"] for event in events if event["choices"]]
         assert "".join(delta.get("content") or "" for delta in deltas) == expected
         assert end == "[DONE]"
+
+
+STATISTICS = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
+
+
+@pytest.mark.parametrize(
+    ("per", "options", "events"),
+    [
+        ("chunk", {}, [1, 1, 1, 1]),
+        ("token", {}, [1, 3, 9, 27]),
+        # Each event has the usage up to its token.
+        ("chunk", STATISTICS, [1, 3, 9, 27]),
+    ],
+    ids=["chunk", "token", "statistics"],
+)
+async def test_each_chunk_has_whole_events_and_their_tokens_grow(
+    ask: Ask, per: str, options: dict[str, Any], events: list[int]
+) -> None:
+    body = {"messages": QUESTION, "stream": True, "max_tokens": 50, "ignore_eos": True, **options}
+    body["return_token_ids"] = True
+    chunks = await ask(openai_route=CHAT, openai_input=body, stream_events=per)
+    assert all(chunk.endswith("\n\n") for chunk in chunks)
+    choices = [
+        [event["choices"][0] for event in events_in(chunk) if event != "[DONE]"]
+        for chunk in chunks[:4]
+    ]
+    # The first chunk also contains the event that opens the choice and has no text.
+    assert "role" in choices[0].pop(0)["delta"]
+    assert [len(chunk) for chunk in choices] == events
+    tokens = [sum(len(choice["token_ids"]) for choice in chunk) for chunk in choices]
+    assert tokens == [1, 3, 9, 27]
 
 
 WEATHER = {"type": "function", "function": {"name": "weather", "parameters": {}}}
