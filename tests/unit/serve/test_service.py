@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -274,3 +275,20 @@ async def test_a_client_that_disconnects_during_its_body_causes_no_request_to_th
 ) -> None:
     assert await post_streamed_body(engine, CHAT, disconnect_after(b'{"mess')) == []
     assert engine.requests == []
+
+
+async def test_a_running_job_does_not_keep_the_body_of_its_request(engine: ScriptedEngine) -> None:
+    engine.script = (HANG,)
+    # The spaces are not part of the parsed body.
+    size = 5_000_000
+    request = http_request(json.dumps(HELLO).encode().ljust(size))
+    async with serve_http(engine) as port:
+        client = await port.connect()
+        tracemalloc.start()
+        try:
+            client.send(request)
+            await poll_until(lambda: bool(engine.active_requests))
+            kept, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert kept < size / 2 < size < peak
