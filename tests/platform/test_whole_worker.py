@@ -81,9 +81,14 @@ async def test_a_parser_of_a_plugin_separates_reasoning_from_the_answer(
     assert (reasoning, "".join(delta.content or "" for delta in deltas)) == EXPECTED_ANSWER
 
 
-async def test_a_mistake_is_refused_and_the_worker_continues(endpoint: EmulatedEndpoint) -> None:
+async def test_a_mistake_fails_with_all_error_fields_and_the_worker_continues(
+    endpoint: EmulatedEndpoint,
+) -> None:
     job = await endpoint.run({"prompt": "Hi", "strem": True})
-    assert (job.status, '"code": 400' in (job.error or "")) == (Status.FAILED, True)
+    assert job.status is Status.FAILED
+    error = json.loads(job.error or "")["error"]
+    assert sorted(error) == ["code", "message", "param", "request_id", "retryable", "type"]
+    assert (error["code"], error["request_id"], error["retryable"]) == (400, job.id, False)
     assert await endpoint.answers_jobs()
 
 
