@@ -1,7 +1,7 @@
 """Tests that the real SDK and the worker's job loop send the same recorded requests.
 
 `RECORD=1 pytest tests/platform/test_sdk_protocol.py` records the SDK's own loop again.
-test_sdk_emulator.py sends such requests to the emulator.
+tests/unit/emulator/http/test_protocol.py replays the recording against the emulator.
 """
 
 import asyncio
