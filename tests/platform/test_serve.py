@@ -6,6 +6,7 @@ from pathlib import Path
 
 import httpx
 import openai
+import pytest
 from openai import OpenAI
 from support.processes.background import HUNG_S, wait_until
 from support.processes.commands import SCRIPT
@@ -44,6 +45,9 @@ def test_the_log_has_one_line_per_request_without_bodies_and_keys(
     assert KEY not in server.output
 
 
+# A restarted engine imports vLLM again. unit/serve tests the answer to a ping, and
+# model/test_starts.py a restart.
+@pytest.mark.slow
 def test_ping_reports_a_dead_engine_until_it_is_restarted(server: ServerProcess) -> None:
     (core,) = server.core_pids()
     os.kill(core, signal.SIGKILL)

@@ -149,7 +149,7 @@ async def test_every_line_of_the_log_is_an_object_without_secrets(
     assert TOKEN not in endpoint.log
 
 
-# test_serve.py also tests a restart. A restarted engine imports vLLM again.
+# model/test_starts.py also tests a restart. A restarted engine imports vLLM again.
 @pytest.mark.slow
 async def test_each_dead_engine_is_restarted_separately(
     worker_environ: dict[str, str], tmp_path: Path
