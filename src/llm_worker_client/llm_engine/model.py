@@ -316,17 +316,16 @@ def _find_mistakes(arguments: Json) -> Iterator[str]:
     for name, (reason, neutral) in UNSUPPORTED_ARGUMENTS.items():
         if arguments.get(name) not in neutral:
             yield f"{name}: {reason}"
-    if arguments.get("quantize") == "bitsandbytes":
-        yield f"quantize: {_NO_BITSANDBYTES}"
-        return
     for name, supported in (("gpu_type", GPU_TYPES), ("quantize", QUANTIZATIONS)):
-        if arguments.get(name) not in {None, *supported}:
+        if arguments.get(name) == "bitsandbytes":
+            yield f"{name}: {_NO_BITSANDBYTES}"
+        elif arguments.get(name) not in {None, *supported}:
             yield f"{name}: {arguments[name]} is not supported; use one of {', '.join(supported)}"
     for name, minimum in ARGUMENT_MINIMUMS.items():
         value = arguments.get(name)
         if value is not None and (not isinstance(value, int) or value < minimum):
             yield f"{name}: a whole number of at least {minimum}"
-            return
+            return  # what follows compares numbers
     if arguments.get("gpus") is not None and arguments["gpus"] < (arguments.get("num_shards") or 1):
         yield "gpus: fewer than num_shards"
 
