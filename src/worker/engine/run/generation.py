@@ -33,6 +33,7 @@ from worker.engine.run.server import VllmServer
 from worker.engine.seam.locations import import_from_vllm
 from worker.engine.seam.protocols import (
     Client,
+    CompletionOutput,
     EngineInput,
     Logprob,
     LoRARequest,
@@ -332,9 +333,8 @@ def keep_best_choices(
 ) -> None:
     """Drop all but the best choices of a complete answer, and renumber them, in place.
 
-    vLLM's beam search stops at only one of the model's end tokens, so its choices are truncated
-    at the first of ``end_ids``. Log probabilities that the caller did not request are removed. Only
-    beam search needs the tokenizer.
+    Log probabilities that the caller did not request are removed. Only beam search needs the
+    tokenizer and ``end_ids``.
     """
     choices, sampling = list(output.outputs), plan.sampling
     is_beam_search = sampling.use_beam_search
@@ -346,13 +346,7 @@ def keep_best_choices(
     for index, choice in enumerate(output.outputs):
         choice.index = index
         if is_beam_search and not plan.params.ignore_eos:
-            ids = list(choice.token_ids)
-            end = next((position for position, id_ in enumerate(ids) if id_ in end_ids), None)
-            if end is not None:  # sampling would have stopped here
-                skip = plan.params.skip_special_tokens
-                choice.text = tokenizer.decode(ids[:end], skip_special_tokens=skip)
-                choice.token_ids = ids[: end + 1]
-                choice.finish_reason, choice.stop_reason = "stop", ids[end]
+            _truncate_after_end(choice, plan.params, tokenizer, end_ids)
         if not wants_logprobs:
             choice.logprobs = None
         elif is_beam_search:
@@ -361,6 +355,19 @@ def keep_best_choices(
                 _top_candidates(candidates, chosen, plan.params.logprobs, tokenizer.decode)
                 for chosen, candidates in zip(choice.token_ids, choice.logprobs or (), strict=False)
             ]
+
+
+def _truncate_after_end(
+    choice: CompletionOutput, params: Any, tokenizer: Any, end_ids: set[int]
+) -> None:
+    """End a choice where sampling would: vLLM's beam search stops at only one of the end tokens."""
+    ids = list(choice.token_ids)
+    end = next((position for position, id_ in enumerate(ids) if id_ in end_ids), None)
+    if end is not None:
+        skip = params.skip_special_tokens
+        choice.text = tokenizer.decode(ids[:end], skip_special_tokens=skip)
+        choice.token_ids = ids[: end + 1]
+        choice.finish_reason, choice.stop_reason = "stop", ids[end]
 
 
 def _top_candidates(
