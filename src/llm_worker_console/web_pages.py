@@ -1,7 +1,8 @@
 """The rule that keeps web pages of other sites away from a server on this machine.
 
 Any page in a browser here can send requests to the worker (``--serve``), the emulator and the
-client's proxy. All three apply this rule, and each raises an error of its own.
+client's proxy. All three apply this rule, and each raises an error of its own. The worker and the
+proxy don't apply it if they serve the network, and the worker not if it allows pages of any site.
 """
 
 import ipaddress

@@ -1,11 +1,12 @@
 """Streams items from the engine's event loop to another loop, which can cancel the stream.
 
 How a cancelled job frees its slot in the engine: the platform's cancel ends the job's task, or
-closes the generator of ``Worker.handle``, and ``call_at_task_end`` calls ``Stream.cancel`` in both
-cases. On the engine's loop, that cancels the task that iterates the source, whose generators close
-from the inside out. For a raw job, vLLM's generator then aborts the request. On the OpenAI path
-they are those of ``dialects.openai.forward``, ``VllmServer.call`` and ``asgi.call_app``, which
-tells vLLM's app that its client has disconnected, and the app aborts.
+closes the generator of ``Worker.handle``, and ``call_at_task_end``, which ``Worker._open_stream``
+enters, calls ``Stream.cancel`` in both cases. On the engine's loop, that cancels the task that
+iterates the source, whose generators close from the inside out. For a raw job, vLLM's generator
+then aborts the request. On the OpenAI path they are those of
+``dialects.openai.forward._call_engine``, ``VllmServer.call`` and ``asgi.call_app``, which tells
+vLLM's app that its client has disconnected, and the app aborts.
 """
 
 import asyncio

@@ -10,12 +10,13 @@ find them, and writes result files.
 
 Each run of the trainer is an attempt, with a directory of its own, and continues from the newest
 checkpoint of all attempts (``trainer.output.copy_newest_checkpoint``). Its events are durable
-before the checkpoint is, and begin with the step from which it resumes, so that ``events`` leaves
-out what earlier attempts reported of later steps. If the trainer dies, the step begins another
-attempt, as long as there is progress. If the worker dies, its trainer exits, too, and the job that
-acquires the lease (``worker.long_work`` says which, and when) runs the same step: it begins an
-attempt, or publishes what a finished one has left. A worker that was only frozen finds its lease
-lost, and kills its trainer, which until then has written only to its own attempt.
+before a checkpoint is (``on_save`` in ``trainer.training``), and begin with the step from which it
+resumes (``trainer.output.EventLog``), so that ``events._merge_attempts`` leaves out what earlier
+attempts reported of later steps. If the trainer dies, the step begins another attempt, as long as
+there is progress. If the worker dies, its trainer exits, too, and the job that acquires the lease
+(``worker.long_work`` says which, and when) runs the same step: it begins an attempt, or publishes
+what a finished one has left. A worker that was only frozen finds its lease lost, and kills its
+trainer, which until then has written only to its own attempt.
 
 The trainer imports ``spec``, so this module imports nothing.
 """
