@@ -230,11 +230,14 @@ class S3Api:
         return VolumeError(message)
 
 
-def wait_before_retry(tries: int, error: Exception) -> None:
-    """Wait before the next of several tries; raise the error of the last one."""
-    if tries == len(RETRY_PAUSES_S):
+def wait_before_retry(retries: int, error: Exception) -> None:
+    """Wait after an error and ``retries`` earlier retries; raise it if there is no retry left.
+
+    A stop of the transfer ends the wait.
+    """
+    if retries == len(RETRY_PAUSES_S):
         raise error
-    STOP_EVENT.get().wait(RETRY_PAUSES_S[tries])
+    STOP_EVENT.get().wait(RETRY_PAUSES_S[retries])
 
 
 def error_code(response: Any) -> str:

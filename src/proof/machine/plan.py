@@ -102,8 +102,11 @@ class Plan:
         environ |= {} if self.is_gpu else {"VLLM_CPU_KVCACHE_SPACE": "1"}
         return Conditions({**self.engine, **engine}, environ, start_s=START_S)
 
-    def eager(self, home: str, **engine: Any) -> Conditions:
-        """Return conditions without compilation, for steps that are not about speed."""
+    def eager_conditions(self, home: str, **engine: Any) -> Conditions:
+        """Return conditions without compilation, for steps that are not about speed.
+
+        The home is the volume, too, which no other session has.
+        """
         return self.conditions(home, home, enforce_eager=True, **engine)
 
 
@@ -131,7 +134,7 @@ def speed_sessions(plan: Plan) -> Sequence[Session]:
 
 
 def adapter_sessions(plan: Plan) -> Sequence[Session]:
-    conditions = plan.eager("adapters", **steps.adapter_options(plan.folder))
+    conditions = plan.eager_conditions("adapters", **steps.adapter_options(plan.folder))
     step = {"adapters": partial(steps.measure_adapters, load=plan.load(16))}
     return (
         Session("worker", "start with adapters", sides.worker, conditions, step),
@@ -147,13 +150,13 @@ def embedder_sessions(plan: Plan) -> Sequence[Session]:
     }
     # The embedder has 0.1 of the memory.
     embedder |= {"gpu_memory_utilization": 0.8} if plan.is_gpu else {}
-    conditions = plan.eager("embedder", **embedder)
+    conditions = plan.eager_conditions("embedder", **embedder)
     step = {"embedder": partial(steps.measure_embedder, load=plan.load(16))}
     return (Session("worker", "start with an embedder", sides.worker, conditions, step),)
 
 
 def batch_sessions(plan: Plan) -> Sequence[Session]:
-    conditions = plan.eager("batch")
+    conditions = plan.eager_conditions("batch")
     lines, tokens = (4_000, 64) if plan.is_gpu else (1_500, 64)
     volume = Path(conditions.environ["BASE_PATH"])
     step = {"batch": partial(steps.measure_batch, volume=volume, lines=lines, tokens=tokens)}
@@ -162,7 +165,7 @@ def batch_sessions(plan: Plan) -> Sequence[Session]:
 
 def fine_tune_sessions(plan: Plan) -> Sequence[Session]:
     # The training has the whole memory: the engine stops meanwhile.
-    conditions = plan.eager("fine-tune", enable_lora=True, fine_tune="exclusive")
+    conditions = plan.eager_conditions("fine-tune", enable_lora=True, fine_tune="exclusive")
     step = {"fine-tune": steps.measure_fine_tune}
     return (Session("worker", "start for a fine-tune", sides.worker, conditions, step),)
 

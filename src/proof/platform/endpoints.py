@@ -116,6 +116,7 @@ def find_endpoints(api: Api, prefix: str) -> FoundEndpoints:
 
 
 def name_unidentified(names: set[str]) -> dict[str, str]:
+    """Return the names by texts in place of the ids, which nobody knows."""
     return {f"unknown id of {name}": name for name in names}
 
 

@@ -109,11 +109,12 @@ def read_lines(path: Path, max_bytes: int, shard: Shard | None = None) -> Iterat
     with path.open("rb") as file:
         file.seek(offset)
         while shard is None or offset < shard.end:
-            raw = file.readline(max_bytes + 2)
+            raw = file.readline(max_bytes + 2)  # with the line break, which may be CRLF
             if not raw:
                 return
             start, offset = offset, offset + len(raw)
             is_complete = raw.endswith(b"\n") or len(raw) < max_bytes + 2
+            # Skip the rest of a line that is too long.
             while not raw.endswith(b"\n") and (rest := file.readline(max_bytes)):
                 offset += len(rest)
                 raw = rest

@@ -205,6 +205,7 @@ class BatchStep:
         return batch.stop_reason() is None and index in batch.unfinished_shard_indexes(plan)
 
     async def _answer_shard(self, turn: Turn, plan: BatchPlan, index: int, lease: Lease) -> None:
+        """Answer the lines of a shard; if the input has changed, decide that the batch fails."""
         path = await asyncio.to_thread(self.batches.find_unchanged_input, self.batch, plan)
         if path is None or not await ShardRun(self, plan, index, path).run(turn, lease):
             await asyncio.to_thread(self.batch.decide_ending, "failed")

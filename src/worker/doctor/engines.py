@@ -99,10 +99,11 @@ def _check_engine(
 ) -> tuple[list[Finding], Candidate | None]:
     """Return the findings on an engine and its artifacts, and the engine if its model is accepted.
 
-    The model comes first in ``found``. Without an engine, only its files are checked.
+    ``found`` has the result for the model, then those for the engine's other artifacts. Without an
+    engine, only the model's files are checked.
     """
     model_result, *_ = found.values()
-    model, findings = None, list[Finding]()
+    candidate, findings = None, list[Finding]()
     if isinstance(model_result, Finding):
         findings.append(model_result)
     else:
@@ -110,16 +111,16 @@ def _check_engine(
         if refusal := model_result.refusal:
             findings.append(Finding(Level.FAIL, "weights", refusal.problem, refusal.remedy))
         if start and engine:
-            model, refusals = rehearse_start(engine, found, start)
+            candidate, refusals = rehearse_start(engine, found, start)
             findings += refusals
-            if model:
+            if candidate:
                 # Omit other findings on the topic of a refusal.
                 topics = {refusal.topic for refusal in refusals}
-                reports = chain.from_iterable(report(model) for report in MODEL_REPORTS)
+                reports = chain.from_iterable(report(candidate) for report in MODEL_REPORTS)
                 findings += [report for report in reports if report.topic not in topics]
     if engine:
         findings += [report_part(part, one, engine) for part, one in [*found.items()][1:]]
-    return findings, model
+    return findings, candidate
 
 
 def rehearse_start(

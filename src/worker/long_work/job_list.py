@@ -53,11 +53,11 @@ class JobList:
     @contextlib.asynccontextmanager
     async def add(self, id: str) -> AsyncGenerator[None, None]:
         """Have the id of long work on the list during the block, once for each of its jobs."""
-        await asyncio.to_thread(self._change, id, 1)
+        await asyncio.to_thread(self._change_count, id, 1)
         try:
             yield
         finally:
-            await asyncio.to_thread(self._change, id, -1)
+            await asyncio.to_thread(self._change_count, id, -1)
 
     def has_job(self, work: Record) -> bool:
         """Return whether a worker that is alive has a job for work, or is about to have it."""
@@ -110,7 +110,7 @@ class JobList:
     def _path(self) -> Path:
         return self._directory / self._name
 
-    def _change(self, id: str, change: int) -> None:
+    def _change_count(self, id: str, change: int) -> None:
         with self._lock, contextlib.suppress(OSError):
             was_empty = not self._ids
             self._ids[id] += change

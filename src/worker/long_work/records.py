@@ -354,7 +354,8 @@ class Records(ABC, Generic[RecordT, RequestT]):
 
         def find(entry: IndexEntry) -> RecordT | None:
             if tags is None or entry.tag in tags:
-                # Skip records that are removed meanwhile.
+                # Skip records that are removed meanwhile, and entries of those that another attempt
+                # has created.
                 with contextlib.suppress(NoSuchObject):
                     record = self.record_type(self.root / entry.id)
                     if record.created_at == entry.created_at and accepts(record):

@@ -124,6 +124,7 @@ def explain_death(core: Core) -> Iterator[None]:
     Raises:
         CoreFailed: The block has killed the core; with the last error in its output.
         MachineUnfit: The core was ended from outside.
+        Exception: The block's own error, if the core neither exited nor reported its death.
     """
     oom_kills = count_oom_kills()
     try:

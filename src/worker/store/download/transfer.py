@@ -189,11 +189,14 @@ class CommitDownloader:
     def _download_range(self, file: File, partial: PartialFile) -> None:
         """Append the next range, or the part of it that arrives before the connection breaks.
 
+        The caller then requests what follows the last byte, so only a try without one is repeated.
         huggingface_hub's ``http_get`` loses up to ten megabytes if the connection breaks.
         """
         start = partial.tell()
         try:
-            hub.retry(lambda: self._request_range(file, partial), hub.HTTPError, _is_hub_response)
+            hub.retry(
+                lambda: self._request_range(file, partial), hub.HTTPError, is_final=_is_hub_response
+            )
         except hub.HTTPError as error:
             if _is_hub_response(error) or partial.tell() <= start:
                 raise
