@@ -221,6 +221,35 @@ async def test_jobs_share_the_shards_of_a_batch(batch_worker: BatchWorker) -> No
     assert min(len(batch_worker.engine.requests), len(other_engine.requests)) > 20
 
 
+async def test_a_job_reports_the_lines_that_other_jobs_have_answered(
+    batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("worker.progress.INTERVAL_S", 0.0)
+    # The other job must not take this one for dead.
+    monkeypatch.setattr("worker.long_work.runner.POLL_S", 1.0)
+    release, done = asyncio.Event(), [0]
+
+    async def report(_: object, progress: dict[str, int]) -> None:
+        done.append(progress["done"])
+
+    batch_worker.engine.script = (release, *tokens("a"))
+    batch_worker.worker = Worker(
+        batch_worker.engine.engines, settings(FILES_PATH=str(batch_worker.root)), report
+    )
+    spec = batch_request(64, data_parallelism=2)
+    job = asyncio.create_task(batch_worker.run_batch(**spec))
+    await poll_until(lambda: bool(batch_worker.engine.requests))
+    with ScriptedEngine(*tokens("a")) as other_engine:
+        other = asyncio.create_task(
+            run_batch(worker_with_volume(batch_worker.root, other_engine), **spec)
+        )
+        # The other job answers all shards but the one that this job has begun.
+        await poll_until(lambda: done[-1] >= 32)
+        release.set()
+        assert await other == await job
+    assert done[-1] == 64
+
+
 async def test_a_batch_above_the_concurrent_ones_waits_without_its_input_and_without_a_lease(
     batch_worker: BatchWorker,
 ) -> None:
