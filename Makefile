@@ -143,12 +143,13 @@ test-all: $(INSTALLED) demo ## Run all tests, including slow ones: killed downlo
 
 # The parts run concurrently because tests wait about as long as they compute. Parts three and five
 # don't import vLLM. MARKED selects tests (pytest -m).
-OTHER_PARTS := client doctor engine media trainer
-TESTS_1 := tests/settings tests/model $(patsubst %,tests/unit/%,$(filter-out client,$(OTHER_PARTS)))
+LIGHT_PARTS := client trainer
+OTHER_PARTS := $(LIGHT_PARTS) doctor engine media
+TESTS_1 := tests/settings tests/model $(patsubst %,tests/unit/%,$(filter-out $(LIGHT_PARTS),$(OTHER_PARTS)))
 TESTS_2 := tests/platform --ignore=tests/platform/starts
 TESTS_3 := tests/unit $(patsubst %,--ignore=tests/unit/%,$(OTHER_PARTS))
 TESTS_4 := tests/contract tests/platform/starts
-TESTS_5 := tests/unit/client
+TESTS_5 := $(patsubst %,tests/unit/%,$(LIGHT_PARTS))
 .PHONY: tested test-1 test-2 test-3 test-4 test-5
 tested:
 	@echo "==> Five concurrent parts: $(TESTS_1) here; the output of the others follows"
