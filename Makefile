@@ -144,10 +144,10 @@ test-all: $(INSTALLED) demo ## Run all tests, including slow ones: killed downlo
 # The parts run concurrently because tests wait about as long as they compute. Parts three and five
 # don't import vLLM. MARKED selects tests (pytest -m).
 LIGHT_PARTS := client trainer
-OTHER_PARTS := $(LIGHT_PARTS) doctor engine media
-TESTS_1 := tests/settings tests/model $(patsubst %,tests/unit/%,$(filter-out $(LIGHT_PARTS),$(OTHER_PARTS)))
+HEAVY_PARTS := doctor engine media
+TESTS_1 := tests/settings tests/model $(patsubst %,tests/unit/%,$(HEAVY_PARTS))
 TESTS_2 := tests/platform --ignore=tests/platform/starts
-TESTS_3 := tests/unit $(patsubst %,--ignore=tests/unit/%,$(OTHER_PARTS))
+TESTS_3 := tests/unit $(patsubst %,--ignore=tests/unit/%,$(LIGHT_PARTS) $(HEAVY_PARTS))
 TESTS_4 := tests/contract tests/platform/starts
 TESTS_5 := $(patsubst %,tests/unit/%,$(LIGHT_PARTS))
 .PHONY: tested test-1 test-2 test-3 test-4 test-5
