@@ -135,10 +135,10 @@ image-check: ## Run the image's doctor, which needs no GPU (IMAGE=llm-worker, TA
 	@$(BUILDER) run --rm --env MODEL_NAME=$(MODEL_NAME) --env BASE_PATH=/tmp $(IMAGE):$(TAG) \
 		python -u src/handler.py --check --gpu $(or $(GPU),L40S)
 
-test: $(INSTALLED) demo ## Run the tests, in five concurrent parts (twelve minutes)
+test: $(INSTALLED) demo ## Run the tests, in five concurrent parts (a quarter of an hour)
 	@$(MAKE) --no-print-directory tested MARKED="not slow"
 
-test-all: $(INSTALLED) demo ## Run all tests, including slow ones: killed downloads, compiled code, trainings, measurements (half an hour)
+test-all: $(INSTALLED) demo ## Run all tests, including slow ones: killed downloads, compiled code, trainings, measurements (two hours)
 	@$(MAKE) --no-print-directory tested
 
 # The parts run concurrently because tests wait about as long as they compute. Parts three and five
