@@ -115,6 +115,7 @@ class BatchWorker:
     async def interrupt(self, job: asyncio.Task[Any]) -> Batch:
         """Cancel the job of the only batch; return the batch once no worker is working on it."""
         job.cancel()
+        await asyncio.wait({job})
         batch = self.only_batch()
         await poll_until(lambda: not self.engine.active_requests and not batch.is_leased())
         self.engine.script = tuple(tokens("a"))

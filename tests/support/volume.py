@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from support.processes.background import wait_until
 from worker.files import FILE_PREFIX, Files
 from worker.files.quota import MEGABYTE, Quota
 from worker.long_work.records import Records, RecordT
@@ -84,5 +85,6 @@ def fill(disk: Path, free: int = 0) -> Path:
 
 
 def remount(disk: Path, mode: str) -> None:
-    """Make a disk read-only ("ro") or writable ("rw")."""
-    subprocess.run(["mount", "-o", f"remount,{mode}", disk], check=True)
+    """Make a disk read-only ("ro"), once no file on it is open for writing, or writable ("rw")."""
+    command = ["mount", "-o", f"remount,{mode}", str(disk)]
+    wait_until(lambda: not subprocess.run(command, capture_output=True, check=False).returncode)
