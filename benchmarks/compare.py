@@ -270,7 +270,10 @@ NEWEST_SDK = COMPATIBLE_VERSIONS.split()[-1]
 SDK_PYTHONS = {
     f"sdk-{'.'.join(release.split('.')[:2])}": python
     for release, python in (
-        (NEWEST_SDK, bench.ROOT / ".sdk" / NEWEST_SDK / "bin" / "python"),
+        (
+            NEWEST_SDK,
+            bench.ROOT / ".nox" / f"sdk-{NEWEST_SDK.replace('.', '-')}" / "bin" / "python",
+        ),
         (version("runpod"), Path(sys.executable)),
     )
 }

@@ -1,7 +1,7 @@
 """Draws the results of `compare.py`: throughput and first tokens, one stream, and the startup.
 
-    PYTHONPATH=benchmarks .bench/bin/python builder/plots.py FILE [FILE ...] --output docs/plots
-    PYTHONPATH=benchmarks .bench/bin/python builder/plots.py --load FILE [FILE ...]
+    PYTHONPATH=src:benchmarks .venv/bin/python builder/plots.py FILE [FILE ...] --output docs/plots
+    PYTHONPATH=src:benchmarks .venv/bin/python builder/plots.py --load FILE [FILE ...]
 
 With `--load` it draws the results of `gpu_load`: the pace of streams, and the CPU that they use.
 The rounds of several files are combined. The pictures have a white background, so that they can be
@@ -12,6 +12,7 @@ import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 from gpu_load.loads import COUNTS, PACES, stream_load
@@ -32,7 +33,7 @@ SIDES = {
     "bare": ("bare engine, in its own process", "#767676", "^"),
 }
 PHASES = ("#8cc4e8", "#c9e3f4")  # alternating
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -100,11 +101,12 @@ def starts(bars: Sequence[Bar]) -> Figure:
     figure = Figure(figsize=(8, 0.7 + 0.5 * len(bars)))
     axes = figure.subplots()
     longest = max(bar.seconds for bar in bars)
-    for bar in bars:
+    axes.set_yticks(range(len(bars)), [bar.label for bar in bars])
+    for row, bar in enumerate(bars):
         _, colour, _ = SIDES[bar.side]
-        axes.barh(bar.label, bar.seconds, color=colour, alpha=0.6, height=0.6)
-        _draw_phases(axes, bar, longest)
-        axes.text(bar.seconds, bar.label, f" {bar.seconds:.1f} s", va="center")
+        axes.barh(row, bar.seconds, color=colour, alpha=0.6, height=0.6)
+        _draw_phases(axes, row, bar, longest)
+        axes.text(bar.seconds, row, f" {bar.seconds:.1f} s", va="center")
     axes.invert_yaxis()
     axes.grid(visible=False, axis="y")
     has_bare = any(bar.side == "bare" for bar in bars)
@@ -113,16 +115,16 @@ def starts(bars: Sequence[Bar]) -> Figure:
     return figure
 
 
-def _draw_phases(axes: Axes, bar: Bar, longest: float) -> None:
+def _draw_phases(axes: Axes, row: int, bar: Bar, longest: float) -> None:
     """Draw the phases inside a bar, with labels for those that are wide enough."""
     for number, (name, times) in enumerate(bar.phases.items()):
         seconds = times["end"] - times["begin"]
         colour = PHASES[number % len(PHASES)]
-        axes.barh(bar.label, seconds, left=times["begin"], color=colour, height=0.6)
+        axes.barh(row, seconds, left=times["begin"], color=colour, height=0.6)
         if seconds > 0.06 * longest:
             middle = times["begin"] + seconds / 2
             text = f"{name}\n{seconds:.1f} s"
-            axes.text(middle, bar.label, text, ha="center", va="center", fontsize=7)
+            axes.text(middle, row, text, ha="center", va="center", fontsize=7)
 
 
 def pace(comparison: Comparison) -> Figure:

@@ -1,6 +1,6 @@
 """Writes the page of a proof with its plots, in its folder or in the documentation.
 
-    PYTHONPATH=src:benchmarks .bench/bin/python builder/proof_page.py FOLDER [--docs]
+    PYTHONPATH=src:benchmarks .venv/bin/python builder/proof_page.py FOLDER [--docs]
 
 The folder has the file result.json. With `--docs` the page is written to docs/proofs, and
 docs/performance.md gets a row for it.

@@ -1,9 +1,9 @@
 """Updates the record of options that vLLM's releases removed and added.
 
 Maintainers run this by hand after they have changed the pinned release. ``PYTHONPATH=src
-.venv/bin/python builder/vllm_history.py .vllm/0.32.0/bin/python`` compares the vLLM of that Python,
-the previous release (``make test-vllm`` installs it), with the vLLM of the Python that runs the
-script, and adds the differences to ``src/worker/settings/history.json``.
+.venv/bin/python builder/vllm_history.py .nox/vllm-0-32-0/bin/python`` compares the vLLM of that
+Python, the previous release, with the vLLM of the Python that runs the script, and adds the
+differences to ``src/worker/settings/history.json``. ``nox -s vllm`` installs the previous release.
 """
 
 import argparse

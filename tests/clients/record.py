@@ -1,4 +1,4 @@
-"""Records the requests of third-party clients (``make recordings``).
+"""Records the requests of third-party clients (``nox -s recordings``).
 
 Each client talks to a server that answers from a script: its sessions have many turns with calls of
 tools, and answers as models really write them, with unknown tools, invalid arguments and broken
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from support import ROOT
-from support.clients import CLIENTS, ENVIRON, run_client
+from support.clients import ENVIRON, PYTHON_CLIENTS, client_folder, npm_folder, run_client
 from support.traffic.recording import Turn, recording_server
 from support.traffic.store import FOLDER, Request, decode, encode, shorten
 
@@ -98,7 +98,7 @@ class Client:
     """
 
     command: tuple[str, ...]
-    folder: Path = CLIENTS
+    folder: Path = PYTHON_CLIENTS
     program: str = ""
     environ: dict[str, str] = field(default_factory=dict)
     turns: tuple[Turn, ...] = (*VALID_TURNS, *ODD_TURNS)
@@ -113,7 +113,7 @@ def python_client(folder: Path, program: str, *arguments: str, **fields: object)
 
 def shell_client(script: str, turns: tuple[Turn, ...], **environ: str) -> Client:
     """Return a client that a shell starts in an empty folder."""
-    folder = CLIENTS / "coding-agents"
+    folder = npm_folder("coding-agents")
     variables = {**environ, "PATH": f"{folder / 'node_modules' / '.bin'}:{os.environ['PATH']}"}
     return Client(("bash", "-c", script), folder, environ=variables, turns=turns)
 
@@ -132,23 +132,30 @@ codex exec "${{options[@]}}" 'Is job 42 done?' || true
 codex exec resume "${{options[@]}}" --last 'Go on.' || true
 """
 RECORDED = {
-    "openai-1": python_client(CLIENTS / "openai-1", "openai_sdk.py", URL),
-    "openai-2": python_client(CLIENTS, "openai_sdk.py", URL),
+    "openai-1": python_client(client_folder("openai-1"), "openai_sdk.py", URL),
+    "openai-2": python_client(PYTHON_CLIENTS, "openai_sdk.py", URL),
     "openai-3": python_client(ROOT, "openai_sdk.py", URL),
     "anthropic": python_client(ROOT, "anthropic_sdk.py", URL),
-    "langchain": python_client(CLIENTS, "python_clients.py", "langchain", URL, environ=ENVIRON),
-    "langchain-runpod": python_client(
-        CLIENTS, "python_clients.py", "langchain-runpod", URL, environ=ENVIRON
+    "langchain": python_client(
+        PYTHON_CLIENTS, "python_clients.py", "langchain", URL, environ=ENVIRON
     ),
-    "litellm": python_client(CLIENTS, "python_clients.py", "litellm", URL, environ=ENVIRON),
+    "langchain-runpod": python_client(
+        PYTHON_CLIENTS, "python_clients.py", "langchain-runpod", URL, environ=ENVIRON
+    ),
+    "litellm": python_client(PYTHON_CLIENTS, "python_clients.py", "litellm", URL, environ=ENVIRON),
     "instructor": python_client(
-        CLIENTS, "python_clients.py", "instructor", URL, environ=ENVIRON, turns=INSTRUCTOR_TURNS
+        PYTHON_CLIENTS,
+        "python_clients.py",
+        "instructor",
+        URL,
+        environ=ENVIRON,
+        turns=INSTRUCTOR_TURNS,
     ),
     "openai-agents": python_client(
-        CLIENTS / "openai-agents", "openai_agents.py", URL, turns=VALID_TURNS
+        client_folder("openai-agents"), "openai_agents.py", URL, turns=VALID_TURNS
     ),
     "ai-sdk": Client(
-        ("node", "--input-type=module", "-", URL), CLIENTS / "node", program="ai_sdk.mjs"
+        ("node", "--input-type=module", "-", URL), npm_folder("node"), program="ai_sdk.mjs"
     ),
     "claude-code": shell_client(
         CLAUDE,
@@ -163,7 +170,7 @@ RECORDED = {
     ),
     "codex": shell_client(CODEX, CODEX_TURNS, OPENAI_API_KEY="any"),
     "llm-engine": python_client(
-        CLIENTS / "llm-engine",
+        client_folder("llm-engine"),
         "llm_engine.py",
         environ={
             "LLM_ENGINE_BASE_PATH": f"{URL}/",

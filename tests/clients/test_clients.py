@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 from demo_model import ANSWERS
 from support import ROOT
-from support.clients import CLIENTS, ENVIRON, client_answers, require_installed, run_client
+from support.clients import (
+    ENVIRON,
+    PYTHON_CLIENTS,
+    client_answers,
+    client_folder,
+    npm_folder,
+    require_installed,
+    run_client,
+)
 from support.models.minilm import DIMENSIONS
 from support.processes.servers import KEY, LocalEndpoint, http_worker
 
@@ -35,13 +43,13 @@ class Runtime:
             pytest.skip("there is no Node")
 
 
-AGENTS_SDK = CLIENTS / "openai-agents"
-PYTHON = Runtime(CLIENTS, (str(CLIENTS / "bin" / "python"), "-"))
+AGENTS_SDK = client_folder("openai-agents")
+PYTHON = Runtime(PYTHON_CLIENTS, (str(PYTHON_CLIENTS / "bin" / "python"), "-"))
 AGENTS = Runtime(AGENTS_SDK, (str(AGENTS_SDK / "bin" / "python"), "-"))
-NODE = Runtime(CLIENTS / "node", ("node", "--input-type=module", "-"))
+NODE = Runtime(npm_folder("node"), ("node", "--input-type=module", "-"))
 OWN = Runtime(Path(sys.prefix), (sys.executable, "-"))
 
-PYTHON_CLIENTS, OPENAI = "python_clients.py", "openai_chat.mjs"
+PYTHON_PROGRAM, OPENAI = "python_clients.py", "openai_chat.mjs"
 
 RunProgram = Callable[[str], dict[str, Any]]
 
@@ -78,7 +86,7 @@ def test_nodes_client_streams_the_whole_answer_in_pieces(run_program: RunProgram
 
 
 def test_langchain_calls_tools_extracts_data_and_embeds_texts(run_program: RunProgram) -> None:
-    answers = run_program(PYTHON_CLIENTS)["langchain"]
+    answers = run_program(PYTHON_PROGRAM)["langchain"]
     assert (answers["calls"], answers["structured"]) == ([["job_status", JOB]], JOB)
     first, second = answers["embeddings"]
     assert (len(first), len(second), first != second) == (DIMENSIONS, DIMENSIONS, True)
@@ -88,14 +96,14 @@ def test_langchain_calls_tools_extracts_data_and_embeds_texts(run_program: RunPr
 
 
 def test_litellm_assembles_a_streamed_tool_call(run_program: RunProgram) -> None:
-    answers = run_program(PYTHON_CLIENTS)["litellm"]
+    answers = run_program(PYTHON_PROGRAM)["litellm"]
     assert answers["calls"] == [["job_status", JOB]]
     check_not_found(answers["refusal"], "NotFoundError")
 
 
 def test_instructor_extracts_data_in_both_modes(run_program: RunProgram) -> None:
     extracted = {"tools": JOB, "json schema": DESCRIPTION}
-    assert run_program(PYTHON_CLIENTS)["instructor"] == extracted
+    assert run_program(PYTHON_PROGRAM)["instructor"] == extracted
 
 
 def test_guidance_constrains_an_answer_to_its_grammar(

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 from support import ROOT
-from support.clients import CLIENTS, require_installed, run_client
+from support.clients import npm_folder, require_installed, run_client
 from support.models.configs import copy_with_long_context
 from support.processes.background import wait_until
 from support.processes.servers import READY, LocalEndpoint, local_endpoint
 
-AGENTS_FOLDER = CLIENTS / "coding-agents"
+AGENTS_FOLDER = npm_folder("coding-agents")
 
 
 @pytest.fixture(scope="module")

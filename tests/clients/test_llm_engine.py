@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from clients.conftest import WORKER_SETTINGS
 from support import ROOT
-from support.clients import CLIENTS, client_answers, require_installed
+from support.clients import client_answers, client_folder, require_installed
 from support.models.lora import make_adapter
 from support.processes.servers import (
     ACCOUNT,
@@ -29,7 +29,7 @@ from support.processes.servers import (
 )
 from support.tables.api_examples import matches
 
-CLIENT = CLIENTS / "llm-engine"
+CLIENT = client_folder("llm-engine")
 PROGRAMS = Path(__file__).parent / "programs"
 OWN_PACKAGE = re.compile(r"\bllmengine\b")
 # Ways in which a script reaches a worker: over HTTP; through the proxy, in front of the local

@@ -14,11 +14,17 @@ from typing import Any
 import pytest
 from demo_model import ANSWERS
 from support import ROOT
-from support.clients import CLIENTS, ENVIRON, client_answers, require_installed
+from support.clients import (
+    ENVIRON,
+    PYTHON_CLIENTS,
+    client_answers,
+    client_folder,
+    require_installed,
+)
 from support.models.minilm import DIMENSIONS
 from support.processes.servers import ACCOUNT, KEY, LocalEndpoint, client_proxy, start_server
 
-FOLDERS = {"1": CLIENTS / "openai-1", "2": CLIENTS}
+FOLDERS = {"1": client_folder("openai-1"), "2": PYTHON_CLIENTS}
 NEWEST = "3"
 PROXY, TRANSPORT = "proxy", "transport"
 # LiteLLM's provider for servers like vLLM's.
@@ -116,7 +122,7 @@ def litellm(
     make_endpoint: LocalEndpoint, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OpenAIHost]:
     """Reach a worker through LiteLLM's proxy, in front of the proxy."""
-    installed, folder = CLIENTS / "litellm-proxy", tmp_path_factory.mktemp("litellm")
+    installed, folder = client_folder("litellm-proxy"), tmp_path_factory.mktemp("litellm")
     require_installed(installed)
     with client_proxy(make_endpoint.api_url, folder / "proxy.log", PROXY_API_KEY=KEY) as proxy:
         access = {"api_base": f"{proxy.url}/v1", "api_key": KEY}

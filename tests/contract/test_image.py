@@ -255,7 +255,7 @@ def test_the_image_installs_the_same_pins_by_their_hashes() -> None:
     lock = (ROOT / "builder" / "requirements.lock").read_text()
     hashes = r"(?: \\\n    --hash=sha256:[0-9a-f]{64})+"
     locked = re.findall(rf"^(\S+)==(\S+){hashes}$", lock, re.MULTILINE)
-    assert {canonicalize_name(name): version for name, version in locked} == PINS, "make lock"
+    assert {canonicalize_name(name): version for name, version in locked} == PINS, "nox -s lock"
 
 
 def test_nothing_is_installed_for_the_sdks_command_line() -> None:

@@ -31,7 +31,7 @@ from worker.logs.reader import WRAPPER_ERRORS
 
 
 def test_vllm_is_imported_from_this_environment() -> None:
-    # The environment of `make test-vllm` also finds the packages of .venv, after its own.
+    # The environment of `nox -s vllm` also finds the packages of .venv, after its own.
     assert Path(vllm.__file__).is_relative_to(sys.prefix)
 
 

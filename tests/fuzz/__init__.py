@@ -1,4 +1,4 @@
-"""The parts of ``make fuzz``, which ``__main__`` describes."""
+"""The parts of ``nox -s fuzz``, which ``__main__`` describes."""
 
 
 def print_line(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Sends hostile requests, and starts workers on random models and settings (``make fuzz``).
+"""Sends hostile requests, and starts workers on random models and settings (``nox -s fuzz``).
 
     python -m fuzz [attacks jobs routes starts compare sessions streams] [--jobs 20000] ...
 

@@ -23,7 +23,7 @@ from fuzz import print_line
 from fuzz.neighbour import Call, longest_s, start_neighbour
 from fuzz.target import Server
 
-TOOL = ROOT / ".fuzz" / "bin" / "schemathesis"
+TOOL = ROOT / ".nox" / "fuzz" / "bin" / "schemathesis"
 SETTINGS = {
     # With a short context, no answer takes long.
     "MAX_MODEL_LEN": "1024",

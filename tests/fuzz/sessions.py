@@ -2,7 +2,7 @@
 
     python -m fuzz.sessions URL [KEY]
 
-The URL is an OpenAI API's, without its ``/v1``. As a part of ``make fuzz``, this starts an
+The URL is an OpenAI API's, without its ``/v1``. As a part of ``nox -s fuzz``, this starts an
 HTTP server and a local endpoint, with a long context. A request that is refused is a failure.
 """
 

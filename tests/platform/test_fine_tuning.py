@@ -207,7 +207,7 @@ def test_the_example_of_the_page_teaches_the_demo_model(
     """Run the example of docs/fine-tuning.md as a new user would."""
     page = (ROOT / "docs" / "fine-tuning.md").read_text()
     (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    # `make serve` also sets a relative path.
+    # `make run OPTIONS=--serve` also sets a relative path.
     model = os.path.relpath(worker_environ["MODEL_NAME"])
     environ = {**worker_environ, "MODEL_NAME": model}
     environ |= {"ENABLE_LORA": "1", "BASE_PATH": str(tmp_path)}

@@ -11,7 +11,18 @@ import pytest
 
 from support import ROOT
 
-CLIENTS = ROOT / ".clients"
+
+def client_folder(name: str) -> Path:
+    """Return the environment of Python clients that ``nox -s clients`` makes."""
+    return ROOT / ".nox" / f"client-{name}"
+
+
+def npm_folder(name: str) -> Path:
+    """Return the folder of clients from npm that ``nox -s clients`` makes."""
+    return ROOT / ".nox" / "npm" / name
+
+
+PYTHON_CLIENTS = client_folder("python")
 # Variables of programs that import LiteLLM or LangChain.
 ENVIRON = {
     "PATH": os.environ["PATH"],
@@ -19,7 +30,10 @@ ENVIRON = {
     "LITELLM_MODE": "PRODUCTION",  # otherwise LiteLLM reads a .env file
     # Otherwise LangChain downloads the vocabulary of OpenAI's models.
     "TIKTOKEN_CACHE_DIR": "".join(
-        map(str, CLIENTS.glob("lib/python*/site-packages/litellm/litellm_core_utils/tokenizers"))
+        map(
+            str,
+            PYTHON_CLIENTS.glob("lib/python*/site-packages/litellm/litellm_core_utils/tokenizers"),
+        )
     ),
 }
 # Seconds after which a hanging client is killed: it takes two to seven on an idle machine.
@@ -29,7 +43,7 @@ CLIENT_S = 300
 def require_installed(folder: Path) -> None:
     """Skip the test if a client is not installed."""
     if not (folder / "installed").is_file():
-        pytest.skip(f"{folder} is missing: `make test-clients` installs it, Node's with npm")
+        pytest.skip(f"{folder} is missing: `nox -s clients` installs it, Node's with npm")
 
 
 def run_client(

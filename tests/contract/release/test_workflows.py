@@ -1,4 +1,4 @@
-"""Tests that each step of a GitHub workflow is a make target or an action pinned by its commit.
+"""Tests that the steps of GitHub's workflows are commands of developers, or pinned actions.
 
 And that Dependabot updates the pins.
 """
@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import yaml
+from release.__main__ import main as release
 from support import ROOT
 
 pytestmark = pytest.mark.contract
@@ -16,6 +17,7 @@ FOLDER = ROOT / ".github" / "workflows"
 WORKFLOWS = {file.stem: yaml.safe_load(file.read_text()) for file in sorted(FOLDER.iterdir())}
 MAKEFILE = (ROOT / "Makefile").read_text()
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):.*?##", MAKEFILE, re.MULTILINE))
+SESSIONS = set(re.findall(r"(?m)^def (\w+)\(session: nox", (ROOT / "noxfile.py").read_text()))
 STEPS: list[tuple[str, dict[str, Any]]] = [
     (f"{workflow}/{name}", step)
     for workflow, content in WORKFLOWS.items()
@@ -25,19 +27,39 @@ STEPS: list[tuple[str, dict[str, Any]]] = [
 COMMANDS = [(job, step["run"], step.get("env", {})) for job, step in STEPS if "run" in step]
 
 
-def test_every_command_is_an_existing_make_target() -> None:
-    root = r'sudo --preserve-env env PATH="\$PATH" REQUIRE_ROOT=1 '
-    make_command = re.compile(rf'(?:{root})?make (?:--silent )?([a-z-]+)(?: >>"\$GITHUB_OUTPUT")?')
-    matches = {job: make_command.fullmatch(command) for job, command, _ in COMMANDS}
-    assert [job for job, match in matches.items() if match is None] == []
-    assert {match[1] for match in matches.values() if match} <= TARGETS
+def test_every_command_is_a_target_a_session_or_a_step_of_a_release() -> None:
+    """Other commands would only run on GitHub's machines."""
+    root = r'(?:sudo --preserve-env env PATH="\$PATH" REQUIRE_ROOT=1 )?'
+    known = re.compile(
+        rf"{root}make (?P<target>[a-z-]+)"
+        rf'|{root}(?:\.venv/bin/|pipx run )nox -s "?(?P<session>\w+)(?:\(\$RELEASE\))?"?(?: -- .+)?'
+        r"|python -m release (?P<step>[a-z-]+)(?: .+)?"
+        r"|docker run (?P<image>.+)"
+    )
+    found = {job: known.fullmatch(command.strip()) for job, command, _ in COMMANDS}
+    assert [job for job, match in found.items() if match is None] == []
+    matches = [match for match in found.values() if match]
+    assert {match["target"] for match in matches} - {None} <= TARGETS
+    assert {match["session"] for match in matches} - {None} <= SESSIONS
+    steps = {match["step"] for match in matches} - {None}
+    assert steps
+    for step in steps:
+        with pytest.raises(SystemExit, match="0"):
+            release([step, "--help"])
+
+
+def test_no_command_has_an_expression_which_the_shell_would_execute() -> None:
+    assert [job for job, command, _ in COMMANDS if "${{" in command] == []
 
 
 def test_the_check_workflow_runs_every_command_of_the_ci_script() -> None:
-    landing = set(re.findall(r"^make \S+$", (ROOT / ".ci" / "run").read_text(), re.MULTILINE))
-    checks = [command for job, command, _ in COMMANDS if job.startswith("check/")]
-    assert landing
-    assert landing <= {command[command.index("make ") :] for command in checks}
+    """Except for the doctor, and with pipx's nox if no engine is needed."""
+    script = (ROOT / ".ci" / "run").read_text()
+    landing = set(re.findall(r"(?m)^(?:if .+ then )?(make \w+|\S+nox -s \w+)(?:;|$)", script))
+    checks = " ".join(command for job, command, _ in COMMANDS if job.startswith("check/"))
+    assert len(landing) >= 4
+    for command in landing - {"make run"}:
+        assert command.rpartition("/")[2] in checks
 
 
 def test_only_jobs_with_the_token_may_write_issues_or_releases() -> None:
@@ -81,12 +103,15 @@ def test_dependabot_updates_all_pins_except_those_of_vllm_and_of_the_tested_clie
     assert all(update["cooldown"]["default-days"] >= 7 for update in content["updates"])
 
 
-def test_each_tested_release_of_vllm_has_pins_and_the_default_is_one_of_them() -> None:
-    matrix = WORKFLOWS["check"]["jobs"]["test-vllm"]["strategy"]["matrix"]["vllm"]
+def test_each_release_of_vllm_and_of_the_sdk_with_pins_is_tested() -> None:
+    jobs = WORKFLOWS["check"]["jobs"]
     pinned = {file.stem for file in (ROOT / "tests" / "vllm-releases").glob("*.txt")}
-    assert set(matrix) == pinned
-    (default,) = re.findall(r"^VLLM \?= (\S+)$", MAKEFILE, re.MULTILINE)
-    assert default in matrix
+    assert set(jobs["vllm"]["strategy"]["matrix"]["release"]) == pinned
+    listed = re.search(r"^SDK_RELEASES = \[(.+)\]$", (ROOT / "noxfile.py").read_text(), re.M)
+    assert listed
+    assert set(jobs["sdk"]["strategy"]["matrix"]["release"]) == set(
+        re.findall(r'"([^"]+)"', listed[1])
+    )
 
 
 def test_a_release_image_has_an_sbom_provenance_and_a_base_pinned_by_digest() -> None:

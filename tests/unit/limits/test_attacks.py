@@ -1,6 +1,6 @@
 """Hostile requests before they reach the engine: refused or passed on, in a short time.
 
-``make fuzz`` sends the same rows to a running worker.
+``nox -s fuzz`` sends the same rows to a running worker.
 """
 
 import json
