@@ -15,7 +15,7 @@ _DEFAULT_POOLS = ["AMPERE_16", "AMPERE_24", "ADA_24"]
 FAMILY = "llm-worker-proof-"
 NAME_PATTERN = re.compile(rf"{FAMILY}[0-9a-f]{{8}}-(?:main|broken)")
 MAX_WORKERS = 2
-# Assumed price in USD of an hour of a worker with a small GPU: 0.00019 a second (docs/deploy.md).
+# Assumed price in USD of an hour of a worker with a small GPU: 0.00019 a second (docs/costs.md).
 ASSUMED_HOURLY_PRICE = 0.69
 # Expected minutes of a run, most of which are starts of workers, and its default limit.
 EXPECTED_MINUTES = 20.0
