@@ -45,8 +45,8 @@ TO_ZERO = "scaled to zero"
 PAGE = ROOT / "docs" / "long-work.md"
 # The beginning of the table in the page, and the end.
 HEAD = """\
-| the worker goes by | its job is | `BATCH_API_KEY` | taken up by | after | lines |
-| --- | --- | --- | --- | --- | --- |
+| the worker goes by | its job is | `BATCH_API_KEY` | taken up by | after |
+| --- | --- | --- | --- | --- |
 """
 END = "\n"
 
@@ -67,13 +67,12 @@ class Loss:
     has_key: bool
     taken_up_by: str = "nobody"
     takeover_s: float = 0.0
-    count: int = 0
 
     @property
     def row(self) -> str:
         key = "set" if self.has_key else "not set"
         after = f"{self.takeover_s:.0f} s"
-        texts = (self.way, self.lost_as, key, self.taken_up_by, after, f"{self.count:,}, each once")
+        texts = (self.way, self.lost_as, key, self.taken_up_by, after)
         return f"| {' | '.join(texts)} |"
 
     def __str__(self) -> str:
@@ -181,7 +180,6 @@ async def run_cell(loss: Loss, folder: Path, report: Report) -> None:
             await asyncio.sleep(POLL_S)
     now = batch.snapshot()
     found = Counter(one["custom_id"] for one in file_lines(volume, now.output_file_id))
-    loss.count = len(found)
     is_whole = found == Counter(f"c{index}" for index in range(LINES))
     report.check(is_whole and batch.has_ended(), f"{loss}: {len(found)} lines, {now.counts}")
     print_line(f"  {loss}: {loss.taken_up_by}, {loss.takeover_s:.1f} s")
