@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 from argparse import Namespace
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -45,8 +45,8 @@ TO_ZERO = "scaled to zero"
 PAGE = ROOT / "docs" / "long-work.md"
 # The beginning of the table in the page, and the end.
 HEAD = """\
-| the worker goes by | its job is | `BATCH_API_KEY` | taken up by | after |
-| --- | --- | --- | --- | --- |
+| the worker goes by | `BATCH_API_KEY` | taken up by, if its job fails | if its job is requeued |
+| --- | --- | --- | --- |
 """
 END = "\n"
 
@@ -69,11 +69,8 @@ class Loss:
     takeover_s: float = 0.0
 
     @property
-    def row(self) -> str:
-        key = "set" if self.has_key else "not set"
-        after = f"{self.takeover_s:.0f} s"
-        texts = (self.way, self.lost_as, key, self.taken_up_by, after)
-        return f"| {' | '.join(texts)} |"
+    def outcome(self) -> str:
+        return f"{self.taken_up_by}, {self.takeover_s:.0f} s"
 
     def __str__(self) -> str:
         return f"{self.way}, {self.lost_as}, {'a key' if self.has_key else 'no key'}"
@@ -185,6 +182,14 @@ async def run_cell(loss: Loss, folder: Path, report: Report) -> None:
     print_line(f"  {loss}: {loss.taken_up_by}, {loss.takeover_s:.1f} s")
 
 
+def make_rows(losses: list[Loss]) -> str:
+    """Return the rows of the table: a way and a key each, with an outcome for each handling."""
+    outcomes = defaultdict[tuple[str, str], list[str]](list)
+    for loss in losses:
+        outcomes[loss.way, "set" if loss.has_key else "not set"].append(loss.outcome)
+    return "".join(f"| {' | '.join((*words, *found))} |\n" for words, found in outcomes.items())
+
+
 async def run(args: Namespace) -> Report:
     """Run all cells; with ``--docs``, write the table into the page."""
     folder = make_empty_folder(args.logs / "losses")
@@ -205,7 +210,6 @@ async def run(args: Namespace) -> Report:
     )
     if args.docs and report.is_good:
         before, _, rest = PAGE.read_text().partition(HEAD)
-        rows = "".join(f"{loss.row}\n" for loss in losses)
-        PAGE.write_text(f"{before}{HEAD}{rows}{rest[rest.index(END) :]}")
+        PAGE.write_text(f"{before}{HEAD}{make_rows(losses)}{rest[rest.index(END) :]}")
     shutil.rmtree(folder, ignore_errors=True)
     return report
