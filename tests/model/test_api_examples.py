@@ -22,10 +22,12 @@ from support.tables.api_examples import (
 
 from worker import asgi
 from worker.app import Worker
+from worker.dialects.llm_engine import ROUTES as LLM_ENGINE_ROUTES
 from worker.dialects.table import ROUTES
 from worker.engine import Engines
 from worker.errors import EngineDead
 from worker.media.walker import DENIED_KEYS
+from worker.routes.route import Route
 from worker.settings import Settings
 from worker.settings.routes import ROUTES_BY_GROUP
 
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from worker.engine.run.inprocess import InProcessEngine
 
 KINDS = {"json job", "json output", "json error", "sse output", "sse end", "sh"}
+# The tests of clients run these scripts.
+CLIENT_SCRIPTS = {"python llm-engine", "text output"}
 SCRIPTS = {"python endpoint", "sh endpoint", "python serve", "python sees", "python adapter"}
 
 
@@ -51,7 +55,7 @@ async def test_a_job_has_the_documented_response(
 
 
 def test_every_code_block_is_a_tested_example() -> None:
-    assert {block.kind for page in REFERENCE for block in blocks(page)} <= KINDS
+    assert {block.kind for page in REFERENCE for block in blocks(page)} <= KINDS | CLIENT_SCRIPTS
     assert {block.kind for block in blocks(GUIDE)} <= KINDS | SCRIPTS | {"text output"}
 
 
@@ -82,19 +86,27 @@ async def test_a_broken_stream_ends_as_documented(block: Block) -> None:
     assert (error["code"], error["retryable"]) == (503, True)
 
 
-def test_the_table_has_a_row_for_each_route() -> None:
+def test_the_tables_have_a_row_for_each_route() -> None:
     documented = {
-        (method, path): (answers, streams, group)
-        for method, path, answers, streams, group, _ in table_cells("Routes")
+        (method, path): (heading, "stream" in effect, "".join(group))
+        for heading in ("vLLM's routes", "The worker's routes", "LLM Engine's routes")
+        for methods, path, *group, effect in table_cells(heading)
+        for method in methods.split(", ")
     }
     assert documented == {
         (route.method, route.path_template): (
-            "the worker" if route.handler else "the engine" if route.generate else "vLLM",
-            "yes" if route.streams else "",
+            _heading(route),
+            route.streams,
             "".join(group for group, names in ROUTES_BY_GROUP.items() if route.name in names),
         )
         for route in ROUTES
     }
+
+
+def _heading(route: Route) -> str:
+    if route in LLM_ENGINE_ROUTES:
+        return "LLM Engine's routes"
+    return "The worker's routes" if route.handler else "vLLM's routes"
 
 
 @needs_pinned_vllm
@@ -112,7 +124,3 @@ def test_the_table_has_a_row_for_each_parameter_of_both_routes(
     assert (chat | completion) - DENIED_KEYS.keys() <= documented.keys()
     assert not {name for name, place in documented.items() if place == "chat"} & completion
     assert not {name for name, place in documented.items() if place == "completions"} & chat
-
-
-def test_the_page_names_every_refused_key_with_the_reason() -> None:
-    assert dict(table_cells("Refused keys")) == DENIED_KEYS

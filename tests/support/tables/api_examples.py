@@ -1,4 +1,4 @@
-"""The examples of docs/reference and docs/guide.md: jobs, scripts and their results.
+"""The examples of docs/reference, docs/llm-engine.md and docs/guide.md: jobs, scripts, results.
 
 The first line of a block has a role after the language: ``json job``, ``json output`` (one yield
 of the preceding job), ``json error`` (the error of a failed job), ``sse output`` (the events of all
@@ -23,7 +23,7 @@ from typing import Any
 from support import ROOT
 
 GUIDE = ROOT / "docs" / "guide.md"
-REFERENCE = sorted((ROOT / "docs" / "reference").glob("*.md"))
+REFERENCE = [*sorted((ROOT / "docs" / "reference").glob("*.md")), ROOT / "docs" / "llm-engine.md"]
 BLOCK = re.compile(r"^```(json|sse|python|sh|text) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SCRIPTS = ("python", "sh")
 # Matches values that differ between calls, and omitted values.
