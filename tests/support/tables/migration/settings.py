@@ -15,8 +15,6 @@ from support.tables.migration import Verdict
 
 _DATA = json.loads(Path(__file__).with_suffix(".json").read_text())
 
-# Names of settings with the same meaning here, by subject.
-WORKS: dict[str, list[str]] = {about: [*rows] for about, rows in _DATA["works"].items()}
 # Settings that libraries read from the environment.
 LIBRARY_SETTINGS: dict[str, str] = _DATA["library variables"]
 # Settings that have no effect and cause no warning, as in the release of August 2026.
