@@ -91,34 +91,12 @@ image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... adds a mode
 		$(foreach name,$(BUILD_ARGUMENTS),$(if $(filter-out file undefined,$(origin $(name))),--build-arg $(name))) \
 		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
-test: $(INSTALLED) demo ## Run the tests, in five concurrent parts (a quarter of an hour)
-	@$(MAKE) --no-print-directory tested MARKED="not slow"
+# Most tests wait as long as they compute, so that two forks of each kind keep two cores busy.
+test: $(INSTALLED) demo ## Run the tests (three to six minutes)
+	@$(BIN)/python -m pytest -q --workers 2 -m "not slow"
 
 test-all: $(INSTALLED) demo ## Run all tests, including slow ones: killed downloads, compiled code, trainings, measurements (two hours)
-	@$(MAKE) --no-print-directory tested
-
-# The parts run concurrently because tests wait about as long as they compute. Parts three and five
-# don't import vLLM. MARKED selects tests (pytest -m).
-LIGHT_PARTS := client trainer
-HEAVY_PARTS := doctor engine media
-TESTS_1 := tests/settings tests/model $(patsubst %,tests/unit/%,$(HEAVY_PARTS))
-TESTS_2 := tests/platform --ignore=tests/platform/starts
-TESTS_3 := tests/unit $(patsubst %,--ignore=tests/unit/%,$(LIGHT_PARTS) $(HEAVY_PARTS))
-TESTS_4 := tests/contract tests/platform/starts
-TESTS_5 := $(patsubst %,tests/unit/%,$(LIGHT_PARTS))
-.PHONY: tested test-1 test-2 test-3 test-4 test-5
-tested:
-	@echo "==> Five concurrent parts: $(TESTS_1) here; the output of the others follows"
-	@$(MAKE) --no-print-directory --jobs=5 --keep-going test-1 test-2 test-3 test-4 test-5
-
-test-1:
-	@$(BIN)/python -m pytest -m "$(MARKED)" $(TESTS_1)
-
-# Prints the output of a part when it has ended.
-test-2 test-3 test-4 test-5: test-%:
-	@output=$$(mktemp); trap 'rm -f $$output' EXIT; status=0; \
-	$(BIN)/python -m pytest -m "$(MARKED)" $(TESTS_$*) >$$output 2>&1 || status=$$?; \
-	printf '\n==> %s\n' '$(TESTS_$*)'; cat $$output; exit $$status
+	@$(BIN)/python -m pytest -q --workers 2
 
 check: $(INSTALLED) $(ACTIONLINT) ## Check format, lint, types, architecture and workflows
 	@$(BIN)/ruff format --check .

@@ -97,7 +97,7 @@ def sdk(session: nox.Session, release: str) -> None:
     """Run the tests that use RunPod's SDK with another release (two minutes)."""
     extend_venv(session, f"runpod=={release}")
     make_demo_model(session)
-    session.run("python", "-m", "pytest", "-m", "not slow", *SDK_TESTS, *session.posargs)
+    session.run("python", "-m", "pytest", *SDK_TESTS, *session.posargs)
 
 
 @nox.session
@@ -257,7 +257,8 @@ def prove_platform(session: nox.Session) -> None:
 
 def run_vllm_tests(session: nox.Session) -> None:
     make_demo_model(session)
-    session.run("python", "-m", "pytest", "-m", "not slow", *VLLM_TESTS, *session.posargs)
+    selected = ("-m", "not slow or contract")
+    session.run("python", "-m", "pytest", *selected, *VLLM_TESTS, *session.posargs)
 
 
 def install(session: nox.Session, *words: str) -> None:

@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 from support import ROOT
 from support.models.minilm import MODEL
+from support.parallel import ForkedRun
 from support.processes.commands import HOME
 from support.processes.servers import READY, LocalEndpoint, local_endpoint
 from support.volume import make_used_volume
@@ -28,6 +29,16 @@ hypothesis.settings.load_profile("any machine")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEPTHS = ("unit", "contract", "settings", "model", "platform", "clients", "image", "browser")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    text = "run the tests in concurrent forks, so many of each kind"
+    parser.addoption("--workers", type=int, default=0, metavar="N", help=text)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if workers := config.option.workers:
+        config.pluginmanager.register(ForkedRun(workers))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

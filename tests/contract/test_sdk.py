@@ -62,6 +62,7 @@ serverless.start({"handler": lambda job: job["input"]["a"]})
 """
 
 
+@pytest.mark.slow
 def test_the_sdk_loads_while_the_engine_starts_without_packages_of_its_command_line() -> None:
     """platform/test_sdk_emulator.py runs both loops without these packages."""
     ran = run_code(IMPORTS_AND_JOB)
@@ -69,6 +70,7 @@ def test_the_sdk_loads_while_the_engine_starts_without_packages_of_its_command_l
     assert "{'output': 'b'}" in ran.stdout
 
 
+@pytest.mark.slow
 def test_the_build_of_the_image_fails_without_a_package_of_the_sdk() -> None:
     (code,) = re.findall(r'python -c "(import .*)"', (ROOT / "Dockerfile").read_text())
     assert run_code(code).returncode == 0
@@ -87,6 +89,7 @@ serverless.start({"handler": print})
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("operators_value", "takes_jobs"), [("", True), ("false", False)])
 def test_the_sdk_checks_no_gpu_unless_the_operator_wants_it(
     tmp_path: Path, operators_value: str, takes_jobs: bool

@@ -9,6 +9,7 @@ from typing import Any
 import anthropic
 import httpx2
 import openai
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
@@ -109,6 +110,7 @@ def calls_in(message: dict[str, Any]) -> list[tuple[str, str]]:
     return [(function["name"], function["arguments"]) for function in functions]
 
 
+@pytest.mark.slow
 @FEW
 @any_answer
 def test_an_answer_of_a_chat_is_a_message_of_the_next_request(
@@ -137,6 +139,7 @@ def test_an_answer_of_a_chat_is_a_message_of_the_next_request(
             assert len(others) == len(calls)
 
 
+@pytest.mark.slow
 @FEW
 @any_answer
 def test_the_output_of_a_response_is_the_input_of_the_next_request(

@@ -160,11 +160,13 @@ def test_a_sample_with_reasoning_has_reasoning_to_its_parser(name: str) -> None:
             assert THOUGHTS in (answer.content if with_text else answer.reasoning)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TOOLS)
 def test_calls_of_merged_tokens_differ_only_for_listed_parsers(name: str) -> None:
     check("tools", name, list(compare_tools(name)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REASONING)
 def test_reasoning_of_merged_tokens_differs_only_for_listed_parsers(name: str) -> None:
     # Differences that a tool parser makes without reasoning are not those of the reasoning parser.

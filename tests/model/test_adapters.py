@@ -160,6 +160,7 @@ async def test_a_removed_adapter_is_no_longer_served(
     assert "gone" not in await call("adapter_problems_on_volume")
 
 
+@pytest.mark.slow
 async def test_a_running_request_continues_with_a_removed_adapter(
     ask: Ask, write_adapter: WriteAdapter
 ) -> None:

@@ -4,8 +4,6 @@ Each script prints its failures as the last line.
 """
 
 import json
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -32,30 +30,22 @@ def run_script(name: str, folder: Path, model: Path, *arguments: Path) -> str:
     return script.output
 
 
-@pytest.fixture(scope="module")
-def scripts(
-    demo_model: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, Future[str]]]:
-    """Start the scripts concurrently."""
-    folder = tmp_path_factory.mktemp("offline")
+@pytest.mark.slow
+def test_a_script_generates_chats_and_uses_adapters(demo_model: Path, tmp_path: Path) -> None:
     for seed, name in enumerate(("shout", "whisper", "broken")):
-        make_adapter(folder / name, demo_model, seed)
-    (folder / "broken" / "adapter_model.safetensors").write_bytes(b"no tensors at all")
-    with ThreadPoolExecutor() as threads:
-        yield {
-            name: threads.submit(run_script, name, folder, demo_model, *arguments)
-            for name, arguments in (("generate", [folder]), ("ids", []), ("embed", []))
-        }
+        make_adapter(tmp_path / name, demo_model, seed)
+    (tmp_path / "broken" / "adapter_model.safetensors").write_bytes(b"no tensors at all")
+    stderr = run_script("generate", tmp_path, demo_model, tmp_path)
+    for argument in ("swap_space", "prompt_adapter_request"):  # each is passed more than once
+        assert stderr.count(f"{argument} has no effect") == 1
 
 
-@pytest.mark.parametrize("name", ["generate", "ids", "embed"])
-def test_a_script_passes_its_checks_and_exits(scripts: dict[str, Future[str]], name: str) -> None:
-    stderr = scripts[name].result()
-    if name == "generate":  # each of these arguments is passed more than once
-        for argument in ("swap_space", "prompt_adapter_request"):
-            assert stderr.count(f"{argument} has no effect") == 1
+@pytest.mark.parametrize("name", ["ids", pytest.param("embed", marks=pytest.mark.slow)])
+def test_a_script_passes_its_checks_and_exits(name: str, demo_model: Path, tmp_path: Path) -> None:
+    run_script(name, tmp_path, demo_model)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not vision.CAN_BE_MADE, reason="this transformers needs torchvision")
 def test_a_vision_model_sees_images_and_attacks_are_refused(
     demo_model: Path, tmp_path: Path

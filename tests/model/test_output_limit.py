@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from model.conftest import launch_engine
@@ -16,8 +17,11 @@ from worker.engine import Engines
 from worker.record import JobRecord
 from worker.settings import Settings
 
-# The limits of the two engines, each with the worker's setting and vLLM's option that set it.
-ENGINES: dict[int, tuple[dict[str, Any], dict[str, str]]] = {
+if TYPE_CHECKING:
+    from worker.engine.run.inprocess import InProcessEngine
+
+# Limits, each with the worker's setting and vLLM's option that set it.
+LIMITS: dict[int, tuple[dict[str, Any], dict[str, str]]] = {
     7: ({"max_output_tokens": 7}, {}),
     5: ({}, {"OVERRIDE_GENERATION_CONFIG": '{"max_new_tokens": 5}'}),
 }
@@ -96,7 +100,7 @@ FORMS = {
 }
 
 
-@pytest.fixture(scope="module", params=ENGINES)
+@pytest.fixture(scope="module", params=[7, pytest.param(5, marks=pytest.mark.slow)])
 def limit(request: pytest.FixtureRequest) -> int:
     """Return the maximum tokens of a choice."""
     maximum: int = request.param
@@ -105,12 +109,15 @@ def limit(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def limited_worker(
-    limit: int, settings: Settings, tmp_path_factory: pytest.TempPathFactory
+    limit: int,
+    demo_engine: "InProcessEngine",
+    settings: Settings,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Worker]:
-    values, options = ENGINES[limit]
+    values, options = LIMITS[limit]
     values = {"files_path": tmp_path_factory.mktemp("volume"), **values}
     settings = settings.model_copy(update=values)
-    with launch_engine(settings, **options) as engine:
+    with launch_engine(settings, **options) if options else nullcontext(demo_engine) as engine:
         yield Worker(Engines(engine), settings)
 
 

@@ -28,7 +28,10 @@ COUNT: list[dict[str, Any]] = [{"role": "user", "content": "Count to ten."}]
 UNFINISHED = [*COUNT, {"role": "assistant", "content": "one, two, three"}]
 
 
-@pytest.mark.parametrize(("messages", "expected", "tools"), TURNS)
+@pytest.mark.parametrize(
+    ("messages", "expected", "tools"),
+    [*TURNS[:5], *(pytest.param(*turn, marks=pytest.mark.slow) for turn in TURNS[5:])],
+)
 async def test_a_conversation_has_the_answer_that_the_model_learned(
     ask: Ask, messages: list[dict[str, str]], expected: str, tools: list[Any]
 ) -> None:

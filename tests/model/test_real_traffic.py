@@ -27,25 +27,33 @@ PARSER = "hermes"
 
 
 class Sides(NamedTuple):
-    """URL of vLLM's server, and the worker: its app for HTTP, and itself for jobs."""
+    """The worker: its app for HTTP, and itself for jobs."""
 
-    vllm: str
     app: WorkerApp
     worker: Worker
 
 
 @pytest.fixture(scope="module")
-def sides(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sides]:
-    folder = tmp_path_factory.mktemp("sides")
-    model = copy_with_long_context(demo_model, folder / "demo", SHORT_TEMPLATE)
+def model(demo_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return copy_with_long_context(
+        demo_model, tmp_path_factory.mktemp("long") / "demo", SHORT_TEMPLATE
+    )
+
+
+@pytest.fixture(scope="module")
+def sides(model: Path) -> Iterator[Sides]:
     settings = Settings.from_env({"MODEL_NAME": str(model)})
     options = {**SETTINGS, "MAX_MODEL_LEN": str(CONTEXT), "TOOL_CALL_PARSER": PARSER}
-    with (
-        vllm_server(model, folder / "log", *OPTIONS, "--tool-call-parser", PARSER) as vllm,
-        launch_engine(settings, **options) as engine,
-    ):
+    with launch_engine(settings, **options) as engine:
         engines = Engines(engine)
-        yield Sides(vllm.url, WorkerApp(engines, settings), Worker(engines, settings))
+        yield Sides(WorkerApp(engines, settings), Worker(engines, settings))
+
+
+@pytest.fixture(scope="module")
+def vllm_url(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    log = tmp_path_factory.mktemp("vllm") / "log"
+    with vllm_server(model, log, *OPTIONS, "--tool-call-parser", PARSER) as server:
+        yield server.url
 
 
 def job_sender(worker: Worker, send_request: Send) -> Send:
@@ -70,13 +78,36 @@ def comparison() -> Comparison:
     return Comparison()
 
 
+async def test_each_recorded_body_is_answered_or_refused_for_a_reason(
+    sides: Sides,
+) -> None:
+    """`nox -s fuzz -- compare` and the slow test also ask vLLM's server."""
+
+    comparison = Comparison()
+
+    # The model generates text, so both sides refuse them.
+    requests = [sent for sent in read_last_recorded() if sent[1].path != "/v1/embeddings"]
+
+    async def accept(_: Request) -> Outcome:
+        return Outcome(200)
+
+    transport = httpx.ASGITransport(sides.app)
+    async with httpx.AsyncClient(base_url="http://worker", transport=transport) as worker:
+        send = job_sender(sides.worker, compare.sender(worker))
+        await compare.compare(requests, accept, send, comparison)
+    assert comparison.count > 50
+    found = comparison.find_unexplained(compare.read_rows())
+    assert {str(kind): names for kind, names in found.items()} == {}
+
+
+@pytest.mark.slow
 async def test_bodies_of_real_clients_have_the_same_status_as_with_vllm(
-    sides: Sides, comparison: Comparison
+    sides: Sides, vllm_url: str, comparison: Comparison
 ) -> None:
     requests = [*read_last_recorded(), *read_extended(bases=1)]
     transport = httpx.ASGITransport(sides.app)
     async with (
-        httpx.AsyncClient(base_url=sides.vllm, timeout=compare.TIMEOUT_S) as vllm,
+        httpx.AsyncClient(base_url=vllm_url, timeout=compare.TIMEOUT_S) as vllm,
         httpx.AsyncClient(base_url="http://worker", transport=transport) as worker,
     ):
         send = job_sender(sides.worker, compare.sender(worker))
@@ -86,6 +117,7 @@ async def test_bodies_of_real_clients_have_the_same_status_as_with_vllm(
     assert {str(kind): names for kind, names in found.items()} == {}
 
 
+@pytest.mark.slow
 @needs_pinned_vllm
 def test_every_row_of_the_table_has_a_body(comparison: Comparison) -> None:
     def occurs(row: Row) -> bool:

@@ -104,6 +104,7 @@ def check_sums_by_team(root: Path, receipts: Mapping[str, dict[str, Any]]) -> No
         assert sums.gpu_seconds == pytest.approx(sum(one["gpu_seconds"] for one in own))
 
 
+@pytest.mark.slow
 async def test_the_shares_of_a_mixed_load_add_up_to_the_time_of_the_engine(
     client: Client, write_adapter: WriteAdapter, tmp_path: Path
 ) -> None:

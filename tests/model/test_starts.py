@@ -26,6 +26,7 @@ BODY = {"prompt": "Count:", "stream": True, **ENDLESS}
 
 
 # The warning is about a closed engine of another test, whose grammar process exits with this one.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 async def test_a_suspended_engine_refuses_jobs_until_it_resumes(
     ask: Ask, demo_engine: "InProcessEngine"

@@ -16,7 +16,7 @@ from worker.settings import Settings
 
 pytestmark = needs_vllm("0.31", "omits the log probabilities of tokens that a parser withholds")
 
-REQUESTS = 60
+REQUESTS = 16
 OPTIONS = {
     "ENABLE_AUTO_TOOL_CHOICE": "1",
     "TOOL_CALL_PARSER": "hermes",

@@ -30,6 +30,7 @@ def test_make_endpoint_says_which_key_the_workers_have(environ: dict[str, str], 
     assert "secret" not in ran.stdout
 
 
+@pytest.mark.slow
 def test_a_second_ctrl_c_stops_running_jobs_and_leaves_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

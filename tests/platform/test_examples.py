@@ -134,6 +134,7 @@ def test_an_example_prints_the_expected_output(
     assert re.fullmatch(EXPECTED_OUTPUTS[script], found.rstrip("\n")), found
 
 
+@pytest.mark.slow
 def test_a_batch_larger_than_a_job_is_answered(
     make_endpoint: LocalEndpoint, tmp_path: Path
 ) -> None:

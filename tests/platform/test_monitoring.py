@@ -79,6 +79,7 @@ def test_promtool_accepts_the_examples_configuration() -> None:
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
+@pytest.mark.slow
 @needs_prometheus
 def test_every_expression_of_the_dashboard_and_series_of_the_alerts_has_data_after_some_requests(
     server: ServerProcess, serve_client: openai.OpenAI, tmp_path: Path

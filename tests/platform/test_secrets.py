@@ -55,6 +55,7 @@ def assert_no_secret(worker: BackgroundProcess, *, least: int) -> None:
     assert "canary" not in worker.output
 
 
+@pytest.mark.slow
 def test_a_server_exposes_no_secret_while_its_engine_starts(tmp_path: Path) -> None:
     command = [*HANDLER, "--serve", "--port", "0"]
     with start_command(command, ENVIRON, tmp_path / "log") as worker:

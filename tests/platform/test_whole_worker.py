@@ -69,6 +69,7 @@ async def embed(client: openai.AsyncOpenAI) -> int:
     return len(whole.data[0].embedding)
 
 
+@pytest.mark.slow
 async def test_a_parser_of_a_plugin_separates_reasoning_from_the_answer(
     async_openai_client: openai.AsyncOpenAI,
 ) -> None:

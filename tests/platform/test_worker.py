@@ -81,6 +81,7 @@ COUNTERS = {
 
 
 # This test must be the first one, because it counts all jobs since the start.
+@pytest.mark.slow
 async def test_the_counters_of_the_worker_and_of_its_engine_are_pushed_after_the_last_job(
     endpoint: EmulatedEndpoint, receiver: Receiver
 ) -> None:

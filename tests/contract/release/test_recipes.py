@@ -37,7 +37,13 @@ def test_each_recipe_has_a_file_and_there_are_no_other_files() -> None:
     assert len(names) >= 30
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe.name)
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        pytest.param(recipe, id=recipe.name, marks=[pytest.mark.slow] if number else [])
+        for number, recipe in enumerate(RECIPES)
+    ],
+)
 def test_a_recipe_has_no_warnings_and_its_whole_context_fits_its_gpus(recipe: Recipe) -> None:
     file = ROOT / FOLDER / f"{recipe.name}.yaml"
     read = read_settings({"VLLM_CONFIG_FILE": str(file)}, REFERENCE_MACHINE)

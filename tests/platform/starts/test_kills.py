@@ -44,7 +44,8 @@ def test_a_worker_killed_during_a_download_leaves_no_process(
 
 
 @pytest.mark.parametrize(
-    "moment", ["start", "training", pytest.param("healed", marks=pytest.mark.slow)]
+    "moment",
+    ["start", *(pytest.param(one, marks=pytest.mark.slow) for one in ("training", "healed"))],
 )
 def test_a_worker_killed_during_startup_training_or_after_healing_leaves_no_process(
     worker_environ: dict[str, str], volume: Path, tmp_path: Path, moment: str

@@ -58,6 +58,7 @@ def test_workers_that_start_together_download_every_file_once(
     assert all(line in worker.output for worker in workers)
 
 
+@pytest.mark.slow
 def test_a_terminated_prefetch_releases_its_lease_immediately(
     hub: Hub, model_repository: Path, volume: Path, tmp_path: Path
 ) -> None:
@@ -75,6 +76,7 @@ def test_a_terminated_prefetch_releases_its_lease_immediately(
     assert bytes_sent(hub) < 1.5 * repository_size(model_repository)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_and_the_next_worker_resumes_the_download(
     hub: Hub, model_repository: Path, tmp_path: Path
 ) -> None:

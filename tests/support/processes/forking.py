@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from multiprocessing import forkserver
 from pathlib import Path
+from typing import Any
 
 from setproctitle import setproctitle
 
@@ -40,7 +41,7 @@ class ForkedScript:
     def __init__(
         self, script: Sequence[str | Path], environ: Mapping[str, str], stderr: Path, stdout: Path
     ) -> None:
-        _ensure_imported()
+        start_server()
         arguments = ([*map(str, script)], dict(environ), stderr, stdout)
         self._process = _context.Process(target=_run, args=arguments)
         self._process.start()
@@ -81,7 +82,13 @@ def can_fork(command: Sequence[str | Path], environ: Mapping[str, str]) -> bool:
     return Path(command[0]).suffix == ".py" and not read
 
 
-def _ensure_imported() -> None:
+def keep_server() -> None:
+    """Use the running process also in forks of this one, which can't wait for it as its parent."""
+    server: Any = forkserver
+    server.ensure_running = server._forkserver.ensure_running = lambda: None
+
+
+def start_server() -> None:
     """Start the process that imports vLLM, unless it is running, without a test's variables."""
     from worker.settings.environment import LIBRARY_DEFAULTS  # noqa: PLC0415  # benchmarks have no `src`
 

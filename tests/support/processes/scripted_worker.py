@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
 from runpod.serverless.modules import rp_scale
 
 from emulator.fleet import WorkerProcessGroup
@@ -26,8 +27,10 @@ ENVIRON = {
     "LOOP": "sdk",
     "NOT_INSTALLED": COMMAND_LINE_ONLY,
 }
-# The loops that can take jobs. The SDK's own loop can't stop a job before 1.10.
-LOOPS = ("worker", "sdk") if hasattr(rp_scale.JobScaler, "stop_job") else ("worker",)
+# The loops that can take jobs. The SDK's own loop, which only runs with other releases of the SDK,
+# can't stop a job before 1.10.
+_SDK_LOOPS = ("sdk",) if hasattr(rp_scale.JobScaler, "stop_job") else ()
+LOOPS = ("worker", *(pytest.param(loop, marks=pytest.mark.slow) for loop in _SDK_LOOPS))
 
 
 def full_gpu_environ(folder: Path) -> dict[str, str]:

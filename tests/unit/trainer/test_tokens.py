@@ -379,6 +379,7 @@ def test_a_hundred_mistakes_are_listed_and_the_others_counted(prepare: Prepare) 
     assert checked.more_mistakes == 160
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_file(
     demo_model: Path, tokenizer: TokenizersBackend, tmp_path: Path
 ) -> None:

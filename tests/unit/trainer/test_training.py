@@ -102,6 +102,7 @@ def adapter(attempts: Attempts, name: str, step: int = STEPS) -> dict[str, torch
     return load_file(attempts.directory / name / EPOCHS_DIR / str(step) / WEIGHTS)
 
 
+@pytest.mark.slow
 def test_a_training_has_the_numbers_of_the_libraries_trainer(tmp_path: Path) -> None:
     expected = numbers(train_with_libraries(tmp_path / "plain"))
     attempts = Attempts(tmp_path / "ours", ROWS, VALIDATION)
@@ -157,6 +158,7 @@ def test_recomputation_to_save_memory_gives_the_same_training(tmp_path: Path) ->
     )
 
 
+@pytest.mark.slow
 def test_a_row_that_does_not_fit_is_a_failure_with_advice(tmp_path: Path) -> None:
     longest = max(len(row) for row in ROWS)
     model = tiny_model()
@@ -221,6 +223,7 @@ def test_the_epoch_with_the_lowest_validation_loss_is_the_best(tmp_path: Path) -
     assert losses[trained.steps] > trained.best_loss + 0.1
 
 
+@pytest.mark.slow
 def test_neither_the_last_step_nor_a_finished_training_is_stopped(tmp_path: Path) -> None:
     attempts = Attempts(tmp_path, ROWS)
     trained = attempts.run("1", spec(tmp_path), *create_stopping_model(STEPS))

@@ -14,6 +14,7 @@ from proof.machine import random_model
 from proof.machine.random_model import SIZES, make_adapter, make_model, train_tokenizer
 
 
+@pytest.mark.slow
 def test_transformers_loads_all_weights_from_several_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -29,6 +30,7 @@ def test_transformers_loads_all_weights_from_several_files(
     assert logits.std() > 0.01
 
 
+@pytest.mark.slow
 def test_every_token_of_a_large_vocabulary_has_text() -> None:
     tokenizer = train_tokenizer(SIZES["0.5B"].tokens)
     assert tokenizer.get_vocab_size() == SIZES["0.5B"].tokens
@@ -40,6 +42,7 @@ def test_every_token_of_a_large_vocabulary_has_text() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_adapters_have_the_shapes_of_their_model_and_differ(tmp_path: Path) -> None:
     make_model(tmp_path / "model", SIZES["tiny"])
     for number in (1, 2):

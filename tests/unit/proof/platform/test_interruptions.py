@@ -41,6 +41,7 @@ def start_run(runpod: Runpod, folder: Path) -> Iterator[BackgroundProcess]:
         yield running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moment", "names"), SIGNALS, ids=[f"{moment}, {names[0]}" for moment, names in SIGNALS]
 )
