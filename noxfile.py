@@ -209,6 +209,22 @@ def site(session: nox.Session) -> None:
         page.write_text(re.sub(r"(?m)^( *```\w+) .*$", r"\1", page.read_text()))
     env = {"NO_MKDOCS_2_WARNING": "1"}
     session.run("python", "-m", "mkdocs", "build", "--strict", "--quiet", env=env)
+    add_markdown(session, pages, Path(".site", "html"))
+
+
+def add_markdown(session: nox.Session, pages: Path, html: Path) -> None:
+    """Add the pages as Markdown for programs, and an index of them, llms.txt (llmstxt.org)."""
+    for page in pages.rglob("*.md"):
+        shutil.copy(page, html / page.relative_to(pages))
+    index = (pages / "docs" / "README.md").read_text().removeprefix("# Pages\n")
+    index = re.sub(r"(?m)^\*\*(.+)\*\*$", r"## \1", index)
+    index = re.sub(r"\]\((?!\w+:)(\.\./)?", lambda link: "](" if link[1] else "](docs/", index)
+    title, *paragraphs = (pages / "README.md").read_text().split("\n\n")
+    summary = next(text for text in paragraphs if not text.startswith("[!"))
+    (html / "llms.txt").write_text(f"{title}\n\n> {' '.join(summary.splitlines())}\n{index}")
+    targets = re.findall(r"\]\((?!\w+:)([^)#]+)", (html / "llms.txt").read_text())
+    if missing := [target for target in targets if not (html / target).is_file()]:
+        session.error(f"llms.txt links to missing pages: {missing}")
 
 
 @nox.session
