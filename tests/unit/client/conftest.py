@@ -23,11 +23,14 @@ from support.scripted_endpoint import (
     scripted_endpoint,
 )
 
+import llm_worker_client
 from emulator import Emulator
 from llm_worker_client import proxy
 from llm_worker_client.volume import Volume
 
 PART = 2**19
+# The folder from which processes import the client: src/, or that of the installed wheel.
+CLIENT = Path(llm_worker_client.__file__).parents[1]
 
 
 @dataclass(frozen=True)

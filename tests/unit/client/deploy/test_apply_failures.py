@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support import ROOT
 from support.runpod_api.endpoints import worker
 from support.runpod_api.server import Fault, Runpod
+from unit.client.conftest import CLIENT
 from unit.client.deploy.conftest import FLAGS, Run, addresses
 
 from llm_worker_client.deploy.command import exit_signals_interrupt
@@ -127,7 +127,7 @@ def test_a_signal_stops_a_new_endpoint(
 ) -> None:
     runpod.polls_until_done, runpod.faults = 10**9, copy.deepcopy(faults)
     words = ["-m", "llm_worker_client", "deploy", "apply", *addresses(runpod), *FLAGS]
-    environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    environ = os.environ | {"PYTHONPATH": str(CLIENT)}
     with subprocess.Popen(
         [sys.executable, *words], env=environ, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -9,9 +9,9 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from support import ROOT
 from support.runpod_api.endpoints import worker
 from support.runpod_api.server import Fault, Runpod
+from unit.client.conftest import CLIENT
 from unit.client.deploy.conftest import Run, addresses
 
 from llm_worker_client.deploy import workers
@@ -116,7 +116,7 @@ def test_a_log_that_cannot_be_reopened_ends_with_the_reason(run: Run, runpod: Ru
 def test_a_closed_output_causes_no_traceback(runpod: Runpod) -> None:
     runpod.log = lines(2)
     words = [sys.executable, "-m", "llm_worker_client", "deploy", "logs", "chat", "--worker", "w1"]
-    environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
+    environ = os.environ | {"PYTHONPATH": str(CLIENT)}
     reading, writing = os.pipe()
     os.close(reading)
     command = [*words, *addresses(runpod)]

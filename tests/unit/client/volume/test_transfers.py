@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support import ROOT
 from support.network import cutting_proxy
 from support.processes.background import HUNG_S
 from support.processes.s3_server import S3Server, s3_server
 from support.volume import fill, mount_disk
-from unit.client.conftest import PART, Mount
+from unit.client.conftest import CLIENT, PART, Mount
 from unit.client.volume.conftest import random_file
 
 from llm_worker_client.volume import NoSpace, NoSuchFile, Volume, VolumeError, VolumeNotConfigured
@@ -86,7 +85,7 @@ def run_and_kill(mount: Mount, *command: str | Path) -> None:
     script = TRANSFER.format(part=PART)
     with cutting_proxy(port_of(mount.server), stall_after=SIZE // 2) as network:
         environ = {**mount.server.environ, "RUNPOD_VOLUME_URL": network.url}
-        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "src"), **environ}
+        variables = {"PATH": os.environ["PATH"], "PYTHONPATH": str(CLIENT), **environ}
         process = subprocess.Popen([sys.executable, "-c", script, *command], env=variables)
         assert network.stalled.wait(HUNG_S)
         process.send_signal(signal.SIGKILL)
