@@ -255,7 +255,7 @@ def package(session: nox.Session) -> None:
 
 @nox.session(requires=["package"])
 def wheel(session: nox.Session) -> None:
-    """Run the client's tests with the built wheel instead of src/ (three minutes; needs no .venv)."""
+    """Run the tests of the client with its wheel instead of src/ (minutes; needs no .venv)."""
     (built,) = Path("dist").glob("*.whl")
     uv = Path(session.virtualenv.location).with_name("package") / "bin" / "uv"
     # pip needs minutes for what uv does in seconds. An earlier build has the same version.
@@ -283,6 +283,16 @@ def wheel(session: nox.Session) -> None:
         *("-p", "no:cacheprovider", *(session.posargs or ["tests/unit/client"])),
         env=env,
     )
+
+
+@nox.session
+def notes(session: nox.Session) -> None:
+    """Move the news of changes/ into the version's section of CHANGELOG.md, dated today."""
+    extend_venv(session, "-r", "builder/release/requirements.txt")
+    command = ("towncrier", "build", "--draft", "--version", "next")
+    news = session.run(*command, silent=True, log=False)
+    words = ("-m", "release", "date", str(news))
+    session.run("python", *words, env={"PYTHONPATH": "builder"}, log=False)
 
 
 @nox.session

@@ -13,7 +13,8 @@ from typing import Any
 
 from catalogue import Catalogue, ListedSetting
 from recipes import MAX_TOKENS, load_models
-from release.plan import image_tag
+from release.address import icon_url, read_slug
+from release.plan import ROOT, image_tag
 from table import LIBRARIES, SECTIONS
 
 from worker.doctor.candidate import Candidate
@@ -104,12 +105,15 @@ class Forms:
         inputs = [
             {"key": setting.name, "input": self._hub_input(setting)} for setting in self._listed
         ]
+        slug = read_slug(ROOT)
+        icon = {"iconUrl": icon_url(slug)} if slug else {}
         return {
             "title": "vLLM worker",
             "description": "Serves a language model with vLLM: OpenAI's API, Anthropic's messages, "
             "and a raw form with exact token counts.",
             "type": "serverless",
             "category": "language",
+            **icon,
             "config": {
                 "runsOn": "GPU",
                 **config,

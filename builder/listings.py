@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import badges
 import client
 import models
 import pages
@@ -40,6 +41,7 @@ def build_files() -> dict[str, str]:
         "docs/reference/limits.md": pages.build_limits_page(),
         models.PAGE: models.build_page(release),
         **recipes.build_files(),
+        **badges.build_files(),
     }
 
 

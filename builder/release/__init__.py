@@ -1,1 +1,1 @@
-"""A release: its version, its image, its notes. Needs only Python (docs/releasing.md)."""
+"""A release: its version, its image, its notes, its address (docs/releasing.md)."""

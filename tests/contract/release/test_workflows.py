@@ -22,7 +22,8 @@ STEPS: list[tuple[str, dict[str, Any]]] = [
     (f"{workflow}/{name}", step)
     for workflow, content in WORKFLOWS.items()
     for name, job in content["jobs"].items()
-    for step in job["steps"]
+    # Or the steps of another workflow, which a job uses.
+    for step in job.get("steps", ())
 ]
 COMMANDS = [(job, step["run"], step.get("env", {})) for job, step in STEPS if "run" in step]
 
@@ -35,6 +36,8 @@ def test_every_command_is_a_target_a_session_or_a_step_of_a_release() -> None:
         rf'|{root}(?:\.venv/bin/|pipx run )nox -s "?(?P<session>\w+)(?:\(\$RELEASE\))?"?(?: -- .+)?'
         r"|python -m release (?P<step>[a-z-]+)(?: .+)?"
         r"|docker run (?P<image>.+)"
+        # Only a workflow has the identity with which it signs.
+        r"|cosign sign --yes (?P<signed>.+)"
     )
     found = {job: known.fullmatch(command.strip()) for job, command, _ in COMMANDS}
     assert [job for job, match in found.items() if match is None] == []
@@ -62,8 +65,7 @@ def test_the_check_workflow_runs_every_command_of_the_ci_script() -> None:
         assert command.rpartition("/")[2] in checks
 
 
-def test_only_jobs_with_the_token_may_write_issues_or_releases() -> None:
-    with_token = {job for job, _, env in COMMANDS if "GH_TOKEN" in env}
+def test_each_job_has_only_the_rights_that_it_needs() -> None:
     rights = {
         f"{workflow}/{name}": {
             right for right, level in job["permissions"].items() if level != "read"
@@ -71,11 +73,40 @@ def test_only_jobs_with_the_token_may_write_issues_or_releases() -> None:
         for workflow, content in WORKFLOWS.items()
         for name, job in content["jobs"].items()
     }
-    assert {
-        job for job, permissions in rights.items() if permissions & {"issues", "contents"}
-    } == with_token
-    assert rights["release/image"] == {"packages"}
-    assert all(len(permissions) <= 1 for permissions in rights.values())
+    with_token = {job for job, _, env in COMMANDS if "GH_TOKEN" in env}
+    assert {job: found for job, found in rights.items() if found and job not in with_token} == {
+        "release/image": {"packages", "id-token"},
+        "release/index": {"attestations", "id-token"},
+        "release/site": {"pages", "id-token"},
+        "site/deploy": {"pages", "id-token"},
+        "check/codeql": {"security-events"},
+    }
+    assert {job: rights[job] for job in with_token} == {
+        "nightly/report": {"issues"},
+        "watch/vllm": {"issues"},
+        "release/publish": {"contents"},
+    }
+    assert all(content["permissions"] == {} for content in WORKFLOWS.values())
+
+
+def test_no_job_that_can_sign_or_publish_installs_the_tested_packages() -> None:
+    """Of some hundred packages, one could use the job's identity."""
+    for job, command, _ in COMMANDS:
+        workflow, _, name = job.partition("/")
+        if "id-token" in WORKFLOWS[workflow]["jobs"][name]["permissions"]:
+            assert not re.search(r"make (install|test)|nox -s (wheel|sbom)", command), job
+
+
+def test_a_release_publishes_the_files_that_were_tested_and_then_the_site() -> None:
+    jobs = WORKFLOWS["release"]["jobs"]
+    commands = [command for job, command, _ in COMMANDS if job == "release/client"]
+    assert ".venv/bin/nox -s wheel" in commands
+    assert (jobs["index"]["needs"], jobs["site"]["needs"]) == (["image", "client"], "publish")
+    (upload,) = [step["with"] for _, step in STEPS if "upload-artifact@" in step.get("uses", "")]
+    downloads = [step["with"] for _, step in STEPS if "download-artifact@" in step.get("uses", "")]
+    assert downloads == [{"name": upload["name"], "path": upload["path"]}] * 2
+    assert jobs["site"]["uses"] == "./.github/workflows/site.yml"
+    assert "workflow_dispatch" in WORKFLOWS["site"][True]
 
 
 def test_each_action_is_pinned_to_one_commit_with_its_version() -> None:
@@ -84,7 +115,9 @@ def test_each_action_is_pinned_to_one_commit_with_its_version() -> None:
     assert {f"{name}@{commit}" for name, commit, _ in pinned} == {
         step["uses"] for _, step in STEPS if "uses" in step
     }
-    assert len({name for name, _, _ in pinned}) == len(pinned)
+    # Parts of one action have the same commit.
+    versions = {(re.sub(r"(/[^/]+)/.*", r"\1", name), commit) for name, commit, _ in pinned}
+    assert len({name for name, _ in versions}) == len(versions)
 
 
 def find_folders(pattern: str) -> set[str]:
@@ -123,4 +156,7 @@ def test_a_release_image_has_an_sbom_provenance_and_a_base_pinned_by_digest() ->
         "WORKER_COMMIT=${{ github.sha }}",
     ]
     jobs = WORKFLOWS["release"]["jobs"]
-    assert (jobs["image"]["needs"], jobs["publish"]["needs"]) == ("check", "image")
+    assert (jobs["image"]["needs"], jobs["publish"]["needs"]) == ("check", ["image", "index"])
+    (sign,) = [step for _, step in STEPS if "cosign sign" in step.get("run", "")]
+    assert sign["run"] == 'cosign sign --yes "$IMAGE@$DIGEST"'
+    assert sign["env"]["DIGEST"] == f"${{{{ steps.{build['id']}.outputs.digest }}}}"
