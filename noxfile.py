@@ -224,7 +224,7 @@ def site(session: nox.Session) -> None:
     for page in pages.rglob("*.md"):
         page.write_text(re.sub(r"(?m)^( *```\w+) .*$", r"\1", page.read_text()))
     env = {"NO_MKDOCS_2_WARNING": "1"}
-    session.run("python", "-m", "mkdocs", "build", "--strict", "--quiet", env=env)
+    session.run("python", "-m", "mkdocs", "build", "--strict", env=env)
     add_markdown(session, pages, Path(".site", "html"))
 
 
