@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from model.conftest import launch_engine
@@ -16,9 +15,6 @@ from worker.app import Worker
 from worker.engine import Engines
 from worker.record import JobRecord
 from worker.settings import Settings
-
-if TYPE_CHECKING:
-    from worker.engine.run.inprocess import InProcessEngine
 
 # Limits, each with the worker's setting and vLLM's option that set it.
 LIMITS: dict[int, tuple[dict[str, Any], dict[str, str]]] = {
@@ -109,15 +105,12 @@ def limit(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture(scope="module")
 def limited_worker(
-    limit: int,
-    demo_engine: "InProcessEngine",
-    settings: Settings,
-    tmp_path_factory: pytest.TempPathFactory,
+    limit: int, settings: Settings, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Worker]:
     values, options = LIMITS[limit]
     values = {"files_path": tmp_path_factory.mktemp("volume"), **values}
     settings = settings.model_copy(update=values)
-    with launch_engine(settings, **options) if options else nullcontext(demo_engine) as engine:
+    with launch_engine(settings, **options) as engine:
         yield Worker(Engines(engine), settings)
 
 
