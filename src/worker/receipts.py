@@ -5,6 +5,7 @@ one. The files are ``worker/receipts/<day>/<worker>.jsonl``.
 """
 
 import contextlib
+import functools
 import logging
 import re
 import threading
@@ -115,6 +116,7 @@ class Receipts:
             self._file.add({**receipt, "status": record.status})
 
 
+@functools.cache
 def vllm_version() -> str:
     """Return the version of vLLM, whose CPU build is a package with another name."""
     with contextlib.suppress(PackageNotFoundError):

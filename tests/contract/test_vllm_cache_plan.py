@@ -17,6 +17,9 @@ from worker.engine.cache_plan import KvCacheCapacity, KvCachePlan, plan_kv_cache
 from worker.engine.machine import Gpu, Machine
 from worker.errors import StartFailed
 
+# The doctor's tests cover the worker's part; these compare it with all layers of vLLM.
+pytestmark = pytest.mark.slow
+
 ONE_GPU = Machine(cpu=False, gpus=(Gpu("", 0),))
 GIB = 2**30
 A40 = Gpu("NVIDIA A40", 44 * GIB, 86)

@@ -34,8 +34,21 @@ async def refusal(ask: Ask, **params: Any) -> dict[str, Any]:
     return failure(await ask(prompt="Once", sampling_params=params))
 
 
+# Parameters of many requests. The others are tested at night.
+COMMON = {
+    *("ignore_eos", "logit_bias", "logprobs", "max_tokens", "min_tokens", "n", "seed", "stop"),
+    *("stop_token_ids", "structured_outputs", "temperature", "top_k", "top_p"),
+}
+
+
 # Another release of vLLM may lack some parameters.
-@pytest.mark.parametrize("name", sorted(ROWS.keys() & KNOWN_KEYS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in COMMON else [pytest.mark.slow])
+        for name in sorted(ROWS.keys() & KNOWN_KEYS)
+    ],
+)
 async def test_a_parameter_has_the_documented_default_and_effect(
     name: str, generate_answer: GenerateAnswer
 ) -> None:

@@ -39,6 +39,7 @@ def test_wrong_settings_are_logged_as_one_object() -> None:
     assert all(f"{name} = " in last["message"] for name in wrong)
 
 
+@pytest.mark.slow
 def test_a_local_job_prints_its_answer_as_with_a_text_log() -> None:
     # A sampled text may be empty or have several lines.
     params = {"structured_outputs": {"choice": ["one line"]}}
@@ -50,6 +51,7 @@ def test_a_local_job_prints_its_answer_as_with_a_text_log() -> None:
     assert any(line["message"].startswith("start-up: ") for line in objects(ran.stderr))
 
 
+@pytest.mark.slow
 def test_a_signal_during_startup_leaves_a_log_of_objects_and_no_process(tmp_path: Path) -> None:
     with start_command([SCRIPT], {**SETTINGS, **PLATFORM}, tmp_path / "log") as worker:
         wait_until(lambda: worker.core_pids() or worker.process.poll() is not None)
@@ -59,6 +61,7 @@ def test_a_signal_during_startup_leaves_a_log_of_objects_and_no_process(tmp_path
         objects(worker.output)
 
 
+@pytest.mark.slow
 def test_the_download_process_prints_objects(hub: Hub, tmp_path: Path) -> None:
     ran = run_command(worker_environ(hub, tmp_path, LOG_FORMAT="json"), *PREFETCH)
     assert (ran.returncode, ran.stdout) == (0, ""), ran.stderr

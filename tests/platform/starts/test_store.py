@@ -35,6 +35,7 @@ WAITING = "another worker is downloading it"
 DISK_SIZE = 8_000_000
 
 
+@pytest.mark.slow
 def test_workers_that_start_together_download_every_file_once(
     hub: Hub, model_repository: Path, volume: Path, tmp_path: Path
 ) -> None:

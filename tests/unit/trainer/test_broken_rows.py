@@ -239,7 +239,14 @@ LARGE_RECORDS = {
 }
 
 
-@pytest.mark.parametrize("kind", [*LARGE_ROWS, *LARGE_RECORDS])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] if number else [])
+        for rows in (LARGE_ROWS, LARGE_RECORDS)
+        for number, kind in enumerate(rows)
+    ],
+)
 def test_a_large_row_takes_time_in_proportion_to_its_size(tmp_path: Path, kind: str) -> None:
     path = tmp_path / ("rows.csv" if kind in LARGE_RECORDS else "rows.jsonl")
     path.write_bytes(LARGE_RECORDS.get(kind) or LARGE_ROWS[kind])

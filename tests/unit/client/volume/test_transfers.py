@@ -92,6 +92,7 @@ def run_and_kill(mount: Mount, *command: str | Path) -> None:
         assert process.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_an_upload_resumes_after_its_process_was_killed(
     mount: Mount, remote: Volume, source: Path
 ) -> None:
@@ -103,6 +104,7 @@ def test_an_upload_resumes_after_its_process_was_killed(
     assert mount.read("killed/a") == source.read_bytes()
 
 
+@pytest.mark.slow
 def test_parts_of_a_changed_file_are_not_mixed(mount: Mount, remote: Volume, source: Path) -> None:
     content = bytearray(source.read_bytes())
     run_and_kill(mount, "upload", source, "changed/a")
@@ -118,6 +120,7 @@ def test_parts_of_a_changed_file_are_not_mixed(mount: Mount, remote: Volume, sou
     assert mount.read("changed/b") == content[: 2 * PART + 1]
 
 
+@pytest.mark.slow
 def test_a_download_resumes_after_its_process_was_killed(
     mount: Mount, remote: Volume, source: Path, target: Path
 ) -> None:

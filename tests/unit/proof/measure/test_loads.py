@@ -31,6 +31,7 @@ def chat_server(requests: Counter[str], status: int = 200) -> TestServer:
     return TestServer(app)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 async def test_all_requests_are_sent_and_measured(processes: int) -> None:
     requests: Counter[str] = Counter()
@@ -43,6 +44,7 @@ async def test_all_requests_are_sent_and_measured(processes: int) -> None:
     assert figures(answers)["tokens_per_s"] > 0
 
 
+@pytest.mark.slow
 async def test_a_refused_request_is_an_error() -> None:
     load = Load(callers=2, requests=4, tokens=3, processes=2)
     async with chat_server(Counter(), status=503) as server:

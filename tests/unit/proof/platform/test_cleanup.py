@@ -73,6 +73,7 @@ def test_an_endpoint_whose_creation_had_no_response_is_deleted(
     assert runpod.endpoints == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("state", "hint"),
     [("THROTTLED", "; no GPU is free: name more pools"), ("INITIALIZING", "")],
@@ -172,6 +173,7 @@ def plant_in_list(runpod: Runpod, edit: Callable[[Any], Any]) -> None:
     runpod.faults.append(Fault("GET", 200, path_end="/serverless", times=10**9, edit=edit))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("is_first", [True, False])
 def test_an_unreadable_entry_of_the_list_stops_no_deletion(
@@ -188,6 +190,7 @@ def test_an_unreadable_entry_of_the_list_stops_no_deletion(
     assert "may be left" not in printed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "edit",
     [
