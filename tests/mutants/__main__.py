@@ -41,9 +41,11 @@ TESTED_BY = {
     "src/worker/chunking.py": "tests/unit/test_chunking.py",
     "src/worker/long_work": "tests/unit/long_work",
     "src/worker/routes/kinds.py": "tests/unit/routes/test_kinds.py",
-    "src/worker/batches": "tests/unit/batches",
+    "src/worker/batches": "tests/unit/batches tests/unit/dialects/llm_engine/test_batches.py",
     "src/worker/fine_tunes": "tests/unit/fine_tunes",
-    "src/worker/dialects/llm_engine": "tests/unit/dialects/llm_engine",
+    "src/worker/dialects/llm_engine": (
+        "tests/unit/dialects/llm_engine tests/unit/dialects/openai/test_fine_tunes.py"
+    ),
     "src/worker/dialects/openai/fine_tuning.py": "tests/unit/dialects/openai",
     "src/worker/volume/lease.py": "tests/unit/volume/test_lease.py",
     "src/worker/masking.py": "tests/unit/test_masking.py",
