@@ -162,6 +162,10 @@ REFUSED: dict[str, dict[str, tuple[str, str]]] = {
         "too long": (BAD_REQUEST, "2,048"),
         "too large": (BAD_REQUEST, "20,000,000"),
     },
+    "of batches": {"tool": (BAD_REQUEST, "no tools"), "bucket": (BAD_REQUEST, "no other bucket")},
+    "base model": {"deleted": (BAD_REQUEST, "only adapters can be deleted")},
+    # The classes make and change endpoints.
+    "endpoints": dict.fromkeys(("created", "changed"), (BAD_REQUEST, "can't make or change")),
     "not there": {
         "content": (NOT_FOUND, "no file"),
         "batch": (NOT_FOUND, "no batch"),
@@ -179,7 +183,8 @@ BASES = {SERVE: ["/v1", "/v1/", "/"], PROXY: ["/v2/local/", "/v2/local/openai", 
 def call_results(host: LLMEngineHost, outputs: dict[int, str]) -> dict[str, Any]:
     """Return the results of the calls, after the examples of the page."""
     assert outputs
-    parts = [part for part in REFUSED if (host.way, part) != (CLASSES, "wrong key")]
+    absent = ("wrong key", "endpoints") if host.way == CLASSES else ()
+    parts = [part for part in REFUSED if part not in absent]
     bases = [f"{host.url}{end}" for end in BASES[host.way]]
     return host.run_program("calls", ",".join(parts), *bases)
 

@@ -11,7 +11,14 @@ from collections.abc import Callable
 from typing import Any
 
 import llmengine
-from llmengine import Completion, File, FineTune, Model
+from llmengine import (
+    Completion,
+    CreateBatchCompletionsModelConfig,
+    File,
+    FineTune,
+    Model,
+)
+from llmengine.data_types import ToolConfig
 
 STORY = "Once upon a time there was a small worker"
 DESCRIBE = "<|im_start|>user\nDescribe the worker as JSON.<|im_end|>\n<|im_start|>assistant\n"
@@ -42,6 +49,12 @@ def completion_call(**keys: Any) -> Callable[[], Any]:
     return lambda: Completion.create(**{**PLAIN, **keys})
 
 
+def batch_call(**keys: Any) -> Callable[[], Any]:
+    paths = {"input_data_path": "s3://my-input-path", "output_data_path": "out/tools.json"}
+    config = CreateBatchCompletionsModelConfig(model="demo")
+    return lambda: Completion.batch_create(**paths, model_config=config, **keys)
+
+
 def each_way(**keys: Any) -> dict[str, Callable[[], object]]:
     """Return calls for a whole and a streamed completion, each with and without asyncio."""
     params = {**PLAIN, **keys}
@@ -65,6 +78,22 @@ REFUSED: dict[str, dict[str, Callable[[], object]]] = {
         "too long": completion_call(prompt="word " * 5000),
         # Other servers refuse it with 413.
         "too large": completion_call(prompt="word " * 5_000_000),
+    },
+    "of batches": {
+        "tool": batch_call(tool_config=ToolConfig(name="code_evaluator")),
+        "bucket": batch_call(),
+    },
+    "base model": {"deleted": lambda: Model.delete("demo")},
+    "endpoints": {
+        "created": lambda: Model.create(
+            name="llama-2-7b-test",
+            model="llama-2-7b",
+            inference_framework_image_tag="0.2.1.post1",
+            checkpoint_path="s3://path/to/checkpoint",
+            gpus=1,
+            gpu_type="nvidia-ampere-a10",
+        ),
+        "changed": lambda: Model.update(name="demo", max_workers=2),
     },
     "not there": {
         "content": lambda: File.download("file-none"),
