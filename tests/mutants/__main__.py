@@ -36,7 +36,10 @@ SURVIVORS = Path(__file__).with_name("survivors.txt")
 PYTHON = ROOT / ".venv" / "bin" / "python"
 # Modules, and the tests that must notice their defects.
 TESTED_BY = {
-    "src/job_loop": "tests/unit/job_loop",
+    "src/job_loop": (
+        "tests/unit/job_loop tests/contract/test_sdk.py"
+        "::test_a_missing_name_is_logged_and_leaves_the_jobs_to_the_loop_of_the_sdk"
+    ),
     "src/worker/bridge.py": "tests/unit/test_bridge.py tests/unit/app/test_ends.py",
     "src/worker/chunking.py": "tests/unit/test_chunking.py",
     "src/worker/long_work": "tests/unit/long_work",

@@ -10,6 +10,7 @@ from worker.chunking import (
     Chunker,
     ChunkPolicy,
     Piece,
+    Schedule,
 )
 
 
@@ -140,3 +141,15 @@ def test_every_piece_is_sent_once_in_order_and_no_chunk_exceeds_the_limits(
         if len(chunk) > 1:
             assert sum(arrivals[number][0] for number in chunk) <= policy.largest
             assert sum(arrivals[number][1] for number in chunk) <= PIECES_LIMIT_BYTES
+
+
+class Queue:
+    def make_due(self) -> None: ...
+
+
+def test_tokens_of_a_read_output_without_an_event_count_for_the_next_one_of_its_queue() -> None:
+    schedule = Schedule(ChunkPolicy(50, 50, 1, 0), merges=True)
+    first, second = Queue(), Queue()
+    for queue, tokens in ((first, 2), (second, 3), (first, 4)):
+        schedule.note_read(queue, [tokens])
+    assert [schedule.take_event_weight() for _ in range(3)] == [3, 6, 0]

@@ -310,6 +310,11 @@ def test_a_file_that_is_no_json_is_refused_without_its_path(tmp_path: Path, brok
         assert str(tmp_path) not in caught.value.message
 
 
+def test_a_file_may_have_a_single_prompt(tmp_path: Path) -> None:
+    _, lines = read_lines("v1", None, write_input(tmp_path, {**SHARED, "prompts": ["a"]}))
+    assert [line["body"]["prompt"] for line in lines] == ["a"]
+
+
 def test_a_missing_or_compressed_file_is_refused_with_its_key(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "in.json"):
         with pytest.raises(InvalidInput, match=r"^input_data_path: there is no such file$"):
