@@ -9,6 +9,8 @@ pins of .venv contradict each other (builder/requirements-cpu.txt).
 import re
 import shutil
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import nox
@@ -194,6 +196,25 @@ def mutants(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def coverage(session: nox.Session) -> None:
+    """Measure which lines and branches of src the unit tests execute (a quarter of an hour)."""
+    make_demo_model(session)
+    with coverage_report(session) as env:
+        # Without the processes that the tests start, whose measurement takes longer.
+        command = ("-m", "coverage", "run", "--concurrency=thread", "-m", "pytest")
+        run_venv(session, *command, "-m", "not slow", "tests/unit", *session.posargs, env=env)
+
+
+@nox.session(venv_backend="none")
+def coverage_processes(session: nox.Session) -> None:
+    """Do the same for `make test`, with all processes (half an hour): -- test-all."""
+    with coverage_report(session) as env:
+        # Every Python process with this variable measures itself.
+        env["COVERAGE_PROCESS_START"] = str(Path("pyproject.toml").absolute())
+        session.run("make", *(session.posargs or ["test"]), env=env, external=True)
+
+
+@nox.session(venv_backend="none")
 def plots(session: nox.Session) -> None:
     """Draw docs/plots from files of `make bench`, and print their tables: -- FILE [FILE ...]."""
     env = {"PYTHONPATH": "src:benchmarks"}
@@ -351,6 +372,18 @@ def run_vllm_tests(session: nox.Session) -> None:
     make_demo_model(session)
     selected = ("-m", "not slow or contract")
     session.run("python", "-m", "pytest", *selected, *VLLM_TESTS, *session.posargs)
+
+
+@contextmanager
+def coverage_report(session: nox.Session) -> Iterator[dict[str, str]]:
+    """Yield variables for processes that measure the coverage, then combine and check it."""
+    folder = Path(session.create_tmp()).absolute()
+    shutil.rmtree(folder)
+    folder.mkdir()
+    env = {"COVERAGE_FILE": str(folder / "data")}
+    yield {**env}
+    for step in ("combine", "report"):
+        run_venv(session, "-m", "coverage", step, env=env)
 
 
 def install(session: nox.Session, *words: str) -> None:

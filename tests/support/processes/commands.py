@@ -13,7 +13,10 @@ from support.processes.background import start_command, wait_until
 SCRIPT = "src/handler.py"
 HANDLER = [sys.executable, "-u", SCRIPT]
 DEMO = ROOT / ".models" / "demo"
-HOME = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+# Without the last two, a measurement of the coverage by processes (nox -s coverage_processes) would
+# miss them.
+KEPT = ("PATH", "HOME", "COVERAGE_PROCESS_START", "COVERAGE_FILE")
+HOME = {name: os.environ[name] for name in KEPT if name in os.environ}
 WORKER = {**HOME, "MODEL_NAME": str(DEMO)}
 
 CompletedCommand = subprocess.CompletedProcess[str]
