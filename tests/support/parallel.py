@@ -88,7 +88,7 @@ class ForkedRun:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if imports := terminalreporter.config.stash.get(IMPORTS, 0):
-            terminalreporter.write_line(f"vLLM was imported {imports} times by all processes")
+            terminalreporter.write_line(f"Imports of vLLM, by all processes: {imports}")
 
 
 class OpenCounter:
