@@ -120,7 +120,7 @@ def test_guidance_constrains_an_answer_to_its_grammar(
     assert re.fullmatch("Ticket [0-9]{3}-[0-9]{2}", answers["regex"])
 
 
-# Examples that need a client in .clients or an adapter:
+# Examples that need a client of `nox -s clients` or an adapter:
 
 COUNT = re.escape(ANSWERS["Count to ten."])
 WORKER = r"name='demo' streams=True chunks=\[1, 3, 9, 27\]"

@@ -1,4 +1,4 @@
-"""Sessions of clients in .clients: `python python_clients.py CLIENT BASE_URL`."""
+"""Sessions of clients of `nox -s clients`: `python python_clients.py CLIENT BASE_URL`."""
 
 import sys
 from typing import Any
