@@ -99,11 +99,15 @@ test-all: $(INSTALLED) demo ## Run all tests, including slow ones: killed downlo
 	@$(BIN)/python -m pytest -q --workers 2
 
 check: $(INSTALLED) $(ACTIONLINT) ## Check format, lint, types, architecture and workflows
+	@echo "==> 1/4 Format and lint"
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
+	@echo "==> 2/4 Types"
 	@$(BIN)/mypy
+	@echo "==> 3/4 Architecture"
 	@PYTHONPATH=src $(BIN)/lint-imports --no-cache --no-logo
 	@$(BIN)/python -m pytest -q -p no:cacheprovider tests/contract/test_rules.py
+	@echo "==> 4/4 Workflows and metadata"
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.dependabot .github/dependabot.yml
 	@$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
