@@ -3,6 +3,7 @@
 import functools
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -35,7 +36,10 @@ def write_config(config: Mapping[str, Any]) -> Path:
     text = json.dumps(config)
     folder = Path(_folders.name, hashlib.sha256(text.encode()).hexdigest())
     folder.mkdir(exist_ok=True)
-    (folder / "config.json").write_text(text)
+    # Another fork of the tests may read the file.
+    written = folder / str(os.getpid())
+    written.write_text(text)
+    written.replace(folder / "config.json")
     return folder
 
 
