@@ -91,12 +91,12 @@ image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... adds a mode
 		$(foreach name,$(BUILD_ARGUMENTS),$(if $(filter-out file undefined,$(origin $(name))),--build-arg $(name))) \
 		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
-# Most tests wait as long as they compute, so that two forks of each kind keep two cores busy.
-test: $(INSTALLED) demo ## Run the tests (three to six minutes)
-	@$(BIN)/python -m pytest -q --workers 2 -m "not slow"
+# Tests wait while others compute: three forks of each kind keep two cores busy.
+test: $(INSTALLED) demo ## Run the tests (five to ten minutes)
+	@$(BIN)/python -m pytest -q --workers 3 -m "not slow"
 
 test-all: $(INSTALLED) demo ## Run all tests, including slow ones: killed downloads, compiled code, trainings, measurements (two hours)
-	@$(BIN)/python -m pytest -q --workers 2
+	@$(BIN)/python -m pytest -q --workers 3
 
 check: $(INSTALLED) $(ACTIONLINT) ## Check format, lint, types, architecture and workflows
 	@echo "==> 1/4 Format and lint"

@@ -202,7 +202,7 @@ def coverage(session: nox.Session) -> None:
     with coverage_report(session) as env:
         # Without the processes that the tests start, whose measurement takes longer.
         command = ("-m", "coverage", "run", "--concurrency=thread", "-m", "pytest")
-        options = ("--workers", "2", "-m", "not slow", "tests/unit")
+        options = ("--workers", "3", "-m", "not slow", "tests/unit")
         run_venv(session, *command, *options, *session.posargs, env=env)
 
 

@@ -1,4 +1,4 @@
-"""Runs the tests in concurrent forks of the process that has collected them (``--workers 2``).
+"""Runs the tests in concurrent forks of the process that has collected them (``--workers 3``).
 
 Importing vLLM and the tests takes half a minute of CPU time on a slow machine. The workers of
 pytest-xdist are processes that would each do so; forks share it.
@@ -29,7 +29,7 @@ ENDPOINTS = {"make_endpoint", "server"}
 
 # Imports of vLLM by all processes of ``make test``: by this one, by that of the forked scripts, and
 # by commands that tests start as an operator does. A worker that is run meanwhile counts, too.
-MAX_IMPORTS = 20
+MAX_IMPORTS = 10
 IMPORTS = pytest.StashKey[int]()
 # From <sys/inotify.h>: masks, and an event with its watch, mask, cookie and length of a name.
 IN_CLOSE_NOWRITE, IN_OPEN = 0x10, 0x20
