@@ -2,6 +2,8 @@
 
 SHELL := bash
 .SHELLFLAGS := -eu -o pipefail -c
+# Some containers set it, and each process that a test starts would compile the sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 INSTALLED := .venv/installed
