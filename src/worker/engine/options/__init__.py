@@ -10,6 +10,7 @@ The tables here are of options that the worker refuses, or that have no effect i
 
 import argparse
 import copy
+import functools
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -99,6 +100,20 @@ class _OptionParser(import_from_vllm("FlexibleArgumentParser")):  # type: ignore
         raise ValueError(message)
 
 
+@functools.cache
+def _read_parser() -> tuple[argparse.ArgumentParser, dict[str, Option]]:
+    """Return vLLM's parser, and its options that the worker supports."""
+    parser = import_from_vllm("make_arg_parser")(_OptionParser(allow_abbrev=False))
+    # The parser has one group of options per configuration class.
+    options = {
+        action.dest.upper(): Option(action, getattr(vllm.config, group.title or "", None))
+        for group in parser._action_groups
+        for action in group._group_actions
+        if action.option_strings and action.dest not in EXCLUDED_OPTIONS
+    }
+    return parser, options
+
+
 class ParsedOptions(NamedTuple):
     """An engine's arguments without the wrong values, and a mistake for each wrong value.
 
@@ -118,14 +133,7 @@ class Options:
     def __init__(self, machine: Machine | None = None) -> None:
         """Read the options of vLLM's parser; defaults will suit the machine, or this machine."""
         self.machine = machine or detect_machine()
-        self._parser = import_from_vllm("make_arg_parser")(_OptionParser(allow_abbrev=False))
-        # The parser has one group of options per configuration class.
-        self._options = {
-            action.dest.upper(): Option(action, getattr(vllm.config, group.title or "", None))
-            for group in self._parser._action_groups
-            for action in group._group_actions
-            if action.option_strings and action.dest not in EXCLUDED_OPTIONS
-        }
+        self._parser, self._options = _read_parser()
         self.names = frozenset(self._options)
         self.variables = VLLM_VARIABLES
 

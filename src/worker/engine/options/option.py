@@ -66,10 +66,21 @@ class Option:
         self.name = action.dest.upper()
         self.flag = f"--{action.dest.replace('_', '-')}"
         self.config = config
-        self.kind = detect_value_kind(action)
-        self._field = find_config_field(config, action.dest)
-        # Limits of a number, by pydantic's names for them.
-        self.bounds = read_bounds(self._field)
+
+    # A start needs these of the few options that are set, so they are not read for all others.
+    @functools.cached_property
+    def kind(self) -> str:
+        """The kind of its values, a key of ``ACCEPTED_VALUES``."""
+        return detect_value_kind(self.action)
+
+    @functools.cached_property
+    def bounds(self) -> dict[str, float]:
+        """Limits of a number, by pydantic's names for them."""
+        return read_bounds(self._field)
+
+    @functools.cached_property
+    def _field(self) -> Any:
+        return find_config_field(self.config, self.action.dest)
 
     @property
     def choices(self) -> tuple[str, ...]:
