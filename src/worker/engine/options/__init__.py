@@ -101,7 +101,7 @@ class _OptionParser(import_from_vllm("FlexibleArgumentParser")):  # type: ignore
 
 
 @functools.cache
-def _read_parser() -> tuple[argparse.ArgumentParser, dict[str, Option]]:
+def read_parser() -> tuple[argparse.ArgumentParser, dict[str, Option]]:
     """Return vLLM's parser, and its options that the worker supports."""
     parser = import_from_vllm("make_arg_parser")(_OptionParser(allow_abbrev=False))
     # The parser has one group of options per configuration class.
@@ -133,7 +133,7 @@ class Options:
     def __init__(self, machine: Machine | None = None) -> None:
         """Read the options of vLLM's parser; defaults will suit the machine, or this machine."""
         self.machine = machine or detect_machine()
-        self._parser, self._options = _read_parser()
+        self._parser, self._options = read_parser()
         self.names = frozenset(self._options)
         self.variables = VLLM_VARIABLES
 
