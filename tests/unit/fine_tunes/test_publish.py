@@ -2,7 +2,9 @@
 
 import csv
 import json
+import math
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -139,18 +141,21 @@ def kill_after(steps: int, work: Callable[[], None]) -> bool:
     """Run a function in a process that is killed after some steps; return whether it was killed."""
     pid = os.fork()
     if not pid:
-        remaining = [steps]
+        remaining: float = steps
 
         def count(event: str, _: object) -> None:
+            nonlocal remaining
             if event.startswith(("open", "os.", "shutil.")):
-                remaining[0] -= 1
-                if remaining[0] < 0:
-                    os._exit(9)
+                remaining -= 1
+                if remaining < 0:
+                    signal.raise_signal(signal.SIGKILL)
 
         sys.addaudithook(count)
         work()
+        # A measurement of the coverage writes its data at the exit.
+        remaining = math.inf
         os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
 
 
 def test_publishing_may_be_interrupted_between_any_two_steps(

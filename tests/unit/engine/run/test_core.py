@@ -105,7 +105,7 @@ def test_the_signal_that_ended_a_core_is_reported(
 def test_the_exit_of_a_core_is_reported_with_its_last_error(
     status: int, start_process: StartProcess
 ) -> None:
-    rank = start_process(os._exit, status)
+    rank = start_process(sys.exit, status)
     rank.join()
     dead = core(rank, error="ValueError: broken")
     assert dead.has_crashed() is bool(status)
