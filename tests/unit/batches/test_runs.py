@@ -4,6 +4,7 @@ import asyncio
 import gc
 import sys
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +24,8 @@ from support.processes.background import poll_until
 from support.volume import all_records
 
 from worker.app import Worker
-from worker.batches.run import WIND_DOWN_S
+from worker.batches.lines import InputLine
+from worker.batches.run import WIND_DOWN_S, ShardRun
 from worker.errors import EngineDead, OnOtherVolume, RefusedByEngine
 from worker.long_work.records import WorkReference
 from worker.routes.kinds import KINDS
@@ -142,6 +144,24 @@ async def test_a_finished_line_of_any_batch_is_noticed_without_polling(
     runs = [batch_worker.run_batch(f"job-{number}", **batch_request(20)) for number in range(2)]
     for batch in await asyncio.gather(*runs):
         assert batch["request_counts"] == request_counts(20)
+
+
+@pytest.mark.parametrize(("limit", "value"), [("READ_AHEAD_LINES", 2), ("READ_AHEAD_BYTES", 200)])
+async def test_few_lines_are_read_ahead(
+    batch_worker: BatchWorker, monkeypatch: pytest.MonkeyPatch, limit: str, value: int
+) -> None:
+    read_ahead, counts = ShardRun._read_ahead, list[int]()
+
+    def count_lines(run: ShardRun, unanswered: Iterator[InputLine]) -> list[InputLine] | None:
+        lines = read_ahead(run, unanswered)
+        counts.append(len(lines or ()))
+        return lines
+
+    monkeypatch.setattr(f"worker.batches.run.{limit}", value)
+    monkeypatch.setattr(ShardRun, "_read_ahead", count_lines)
+    # A line has more than a hundred bytes.
+    assert (await batch_worker.run_batch(**batch_request(5)))["request_counts"] == request_counts(5)
+    assert counts == [2, 2, 1, 0]
 
 
 async def test_another_job_continues_an_interrupted_batch(batch_worker: BatchWorker) -> None:
