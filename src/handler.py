@@ -34,6 +34,7 @@ from worker.process.concurrency import MAX_CONCURRENT_TRAININGS, max_jobs_from_q
 from worker.process.lifetime import (
     call_at_exit,
     call_exit_functions,
+    exiting,
     log_phase,
     skip_processor_benchmark,
 )
@@ -328,6 +329,7 @@ def exit_process(status: int) -> NoReturn:
 
     An orderly exit would stop the engine first, and the platform doesn't wait for that.
     """
+    exiting.set()
     call_exit_functions()
     children.stop_descendants()
     logs.flush()

@@ -21,6 +21,8 @@ COLLECT_AFTER = 10_000
 # time.
 EXIT_TIMEOUT_S = 2.0
 
+# Set when the exit begins: it kills the engines' cores, which are then not replaced.
+exiting = threading.Event()
 _exit_functions: list[Callable[[], None]] = []
 
 

@@ -30,6 +30,7 @@ from worker.engine.seam.protocols import RequestState
 from worker.engine.seam.translation import START_ERRORS
 from worker.errors import EngineDead, RequestKilledEngine, StartFailed
 from worker.metrics import ENGINE_RESTARTS
+from worker.process.lifetime import exiting
 
 log = logging.getLogger(__name__)
 
@@ -260,6 +261,9 @@ class Healer:
         """
         died_at = time.monotonic()
         while True:
+            if exiting.is_set():
+                # Nothing else should react to the death, as an engine's death ends the process.
+                await asyncio.get_running_loop().create_future()
             if reason is not None:
                 now = time.monotonic()
                 while self._restart_times and now - self._restart_times[0] > RESTART_WINDOW_S:

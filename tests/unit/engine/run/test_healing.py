@@ -6,6 +6,7 @@ The cores are fake, and the healer's clock advances whenever it is read.
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -191,6 +192,21 @@ async def test_the_number_of_restarts_is_limited(caplog: pytest.LogCaptureFixtur
     assert lines == [
         f"{prefix}{again}" for again in ["restarting it"] * 2 + ["it is not restarted"]
     ]
+
+
+async def test_a_core_that_the_exit_of_the_worker_kills_is_not_replaced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exiting = threading.Event()
+    exiting.set()
+    monkeypatch.setattr(healing, "exiting", exiting)
+    first = FakeCore(errored=True)
+    async with run_healer(first, FakeCore()) as (healer, used):
+        recovery = asyncio.create_task(healer.wait_for_recovery("job"))
+        await poll_until(lambda: first.calls == ["removed"])
+        await settle()
+        assert (used, recovery.done()) == ([], False)
+        recovery.cancel()
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("no memory"), StartFailed("EIO: config.json")])
