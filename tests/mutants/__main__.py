@@ -42,7 +42,7 @@ TESTED_BY = {
     ),
     "src/worker/bridge.py": "tests/unit/test_bridge.py tests/unit/app/test_ends.py",
     "src/worker/chunking.py": "tests/unit/test_chunking.py",
-    "src/worker/long_work": "tests/unit/long_work",
+    "src/worker/long_work": "tests/unit/long_work tests/unit/batches",
     "src/worker/routes/kinds.py": "tests/unit/routes/test_kinds.py",
     "src/worker/batches": "tests/unit/batches tests/unit/dialects/llm_engine/test_batches.py",
     "src/worker/fine_tunes": "tests/unit/fine_tunes",

@@ -144,7 +144,10 @@ def test_every_piece_is_sent_once_in_order_and_no_chunk_exceeds_the_limits(
 
 
 class Queue:
-    def make_due(self) -> None: ...
+    is_due = False
+
+    def make_due(self) -> None:
+        self.is_due = True
 
 
 def test_tokens_of_a_read_output_without_an_event_count_for_the_next_one_of_its_queue() -> None:
@@ -153,3 +156,18 @@ def test_tokens_of_a_read_output_without_an_event_count_for_the_next_one_of_its_
     for queue, tokens in ((first, 2), (second, 3), (first, 4)):
         schedule.note_read(queue, [tokens])
     assert [schedule.take_event_weight() for _ in range(3)] == [3, 6, 0]
+
+
+def test_events_of_a_stream_without_a_queue_have_a_token_each() -> None:
+    schedule = Schedule(ChunkPolicy(50, 50, 1, 0), merges=True)
+    assert [schedule.take_event_weight() for _ in range(2)] == [1, 1]
+
+
+@pytest.mark.parametrize(("more", "is_due"), [(2, False), (3, True)])
+async def test_outputs_are_due_before_their_chunk_would_exceed_its_largest_size(
+    more: int, *, is_due: bool
+) -> None:
+    schedule, queue = Schedule(ChunkPolicy(5, 5, 1, 60), merges=True), Queue()
+    schedule.add(queue, 3)
+    schedule.make_space(more)
+    assert queue.is_due is is_due

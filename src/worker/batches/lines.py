@@ -216,7 +216,7 @@ def plan_input(
         total=len(offsets),
         shards=tuple(
             Shard(first=numbers[first], begin=offsets[first], end=end, count=next_first - first)
-            for first, next_first, end in zip(edges, edges[1:], ends, strict=False)
+            for first, next_first, end in zip(edges[:-1], edges[1:], ends, strict=True)
         ),
         size=stat.st_size,
         mtime_ns=stat.st_mtime_ns,

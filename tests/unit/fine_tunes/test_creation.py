@@ -144,7 +144,10 @@ def test_the_form_of_the_rows_follows_from_the_file_name(
     ("name", "error_type"),
     [
         ("file-nothing", NoSuchObject),
-        *((path, InvalidInput) for path in ("nothing.csv", "../../etc/passwd", "worker/files")),
+        *(
+            (path, InvalidInput)
+            for path in ("nothing", "a.csv", "../../etc/passwd", "worker/files")
+        ),
         ("https://example.com/rows.csv", InvalidInput),
         ("of another purpose", InvalidInput),
     ],

@@ -118,7 +118,13 @@ def test_only_a_number_becomes_the_schedulers_priority(
     [
         *(("max_new_tokens", value) for value in (None, 0)),
         *(("temperature", value) for value in (None, 1.1)),
-        *(("presence_penalty", -0.1), ("top_k", -2), ("top_p", 0), ("guided_json", {})),
+        *(
+            ("presence_penalty", -0.1),
+            ("top_k", -2),
+            ("top_p", 0),
+            ("top_p", 1.1),
+            ("guided_json", {}),
+        ),
         *(("stop_sequences", "x"), ("return_token_log_probs", 1)),
     ],
 )
