@@ -93,7 +93,7 @@ image: ## Build the image (IMAGE=llm-worker, TAG=dev; MODEL_NAME=... adds a mode
 		$(foreach name,$(BUILD_ARGUMENTS),$(if $(filter-out file undefined,$(origin $(name))),--build-arg $(name))) \
 		$${HF_TOKEN:+--secret id=HF_TOKEN,env=HF_TOKEN} .
 
-# Tests wait while others compute: three forks of each kind keep two cores busy.
+# Tests wait while others compute: three forks of each kind that shares no engine keep two cores busy.
 test: $(INSTALLED) demo ## Run the tests (five to ten minutes)
 	@$(BIN)/python -m pytest -q --workers 3 -m "not slow"
 

@@ -31,7 +31,7 @@ DEPTHS = ("unit", "contract", "settings", "model", "platform", "clients", "image
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    text = "run the tests in concurrent forks, so many of each kind"
+    text = "run the tests in concurrent forks, so many of each kind that shares no engine"
     parser.addoption("--workers", type=int, default=0, metavar="N", help=text)
 
 

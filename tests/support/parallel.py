@@ -46,7 +46,7 @@ class ForkedRun:
     because those of the platform mostly wait for processes, and the rest mostly computes.
 
     Args:
-        workers: Number of forks for each queue.
+        workers: Number of forks for each queue whose tests share nothing.
     """
 
     def __init__(self, workers: int) -> None:
@@ -101,8 +101,9 @@ class OpenCounter:
         libc = ctypes.CDLL(None, use_errno=True)
         self._events = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
         # With the closings between them, equal events are not merged into one.
-        if libc.inotify_add_watch(self._events, bytes(path), IN_OPEN | IN_CLOSE_NOWRITE) < 0:
-            raise OSError(ctypes.get_errno(), "inotify_add_watch")
+        watch = libc.inotify_add_watch(self._events, bytes(path), IN_OPEN | IN_CLOSE_NOWRITE)
+        if watch < 0:
+            raise OSError(ctypes.get_errno(), "inotify can't watch this file", str(path))
 
     def read(self) -> int:
         """Return the number since the last call."""
@@ -193,6 +194,7 @@ def report_results(session: pytest.Session, forks: dict[int, int]) -> None:
         forks: Descriptors from which their messages are read, by process id.
     """
     hook, config = session.config.hook, session.config
+    missing = {item.nodeid for item in session.items}
     messages = queue.Queue[tuple[int, Message]]()
     for pid, reader in forks.items():
         threading.Thread(target=_read, args=(pid, reader, messages), daemon=True).start()
@@ -207,6 +209,7 @@ def report_results(session: pytest.Session, forks: dict[int, int]) -> None:
                 report = hook.pytest_report_from_serializable(config=config, data=data)
                 hook.pytest_runtest_logreport(report=report)
                 if report.when == "teardown":
+                    missing.discard(report.nodeid)
                     hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
             elif "ended" in message:
                 del running[pid]
@@ -217,8 +220,13 @@ def report_results(session: pytest.Session, forks: dict[int, int]) -> None:
     finally:
         for pid in running:
             os.kill(pid, signal.SIGINT)
-        for pid in forks:
-            os.waitpid(pid, 0)
+        statuses = {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in forks}
+    # A fork may fail after its last test. Its status is 1 if one of its tests has failed.
+    if missing or statuses - {0, 1 if session.testsfailed else 0}:
+        session.shouldfail = (
+            f"forks exited with {statuses}; without a result: {sorted(missing) or 'no test'}"
+        )
+        raise session.Failed(session.shouldfail)
 
 
 def _read(pid: int, reader: int, messages: queue.Queue[tuple[int, Message]]) -> None:
