@@ -276,7 +276,7 @@ def package(session: nox.Session) -> None:
 
 
 @nox.session(requires=["package"])
-def wheel(session: nox.Session) -> None:
+def test_wheel(session: nox.Session) -> None:
     """Run the tests of the client with its wheel instead of src/ (minutes; needs no .venv)."""
     (built,) = Path("dist").glob("*.whl")
     uv = Path(session.virtualenv.location).with_name("package") / "bin" / "uv"
@@ -315,14 +315,6 @@ def notes(session: nox.Session) -> None:
     news = session.run(*command, silent=True, log=False)
     words = ("-m", "release", "date", str(news))
     session.run("python", *words, env={"PYTHONPATH": "builder"}, log=False)
-
-
-@nox.session
-def upload(session: nox.Session) -> None:
-    """Publish dist/ on the package index; only the workflow of a release may (needs no .venv)."""
-    install(session, *release_pins("uv"))
-    files = [str(file) for file in Path("dist").iterdir() if file.suffix in {".whl", ".gz"}]
-    session.run("uv", "publish", "--no-config", "--trusted-publishing", "always", *files)
 
 
 @nox.session
@@ -378,9 +370,10 @@ def run_vllm_tests(session: nox.Session) -> None:
 @contextmanager
 def coverage_report(session: nox.Session) -> Iterator[dict[str, str]]:
     """Yield variables for processes that measure the coverage, then combine and check it."""
-    folder = Path(session.create_tmp()).absolute()
-    shutil.rmtree(folder)
-    folder.mkdir()
+    # Not the session's folder for temporary files, where the paths of sockets would be too long.
+    folder = Path(".nox", f"{session.name}-data").absolute()
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     env = {"COVERAGE_FILE": str(folder / "data")}
     yield {**env}
     for step in ("combine", "report"):

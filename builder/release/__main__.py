@@ -76,12 +76,6 @@ def check_plan(release: Plan) -> None:
         sys.exit("\n".join(release.problems))
 
 
-def print_notes(release: Plan) -> None:
-    if release.section is None:
-        sys.exit("\n".join(release.problems))
-    print(release.section.notes)
-
-
 def date_notes(news: str) -> None:
     """Make the version's section of the changelog that of a release of today."""
     files = news_files(ROOT)
@@ -188,7 +182,6 @@ def _run(*command: str) -> str:
 
 _STEPS = {
     "check": check_plan,
-    "notes": print_notes,
     "outputs": print_outputs,
     "publish": publish,
     "site": publish_site,

@@ -1,4 +1,4 @@
-"""A plugin of pytest for runs with the client's wheel (nox -s wheel): nothing comes from src/."""
+"""A plugin of pytest for nox -s test_wheel: the client comes from its wheel, nothing from src/."""
 
 import sys
 from pathlib import Path

@@ -32,19 +32,33 @@ def test_every_command_is_a_target_a_session_or_a_step_of_a_release() -> None:
     root = r'(?:sudo --preserve-env env PATH="\$PATH" REQUIRE_ROOT=1 )?'
     known = re.compile(
         rf"{root}make (?P<target>[a-z-]+)"
-        rf'|{root}(?:\.venv/bin/|pipx run )nox -s "?(?P<session>\w+)(?:\(\$RELEASE\))?"?(?: -- .+)?'
+        rf"|{root}(?:\.venv/bin/|pipx run --spec nox==(?P<nox>\S+) )nox"
+        r' -s "?(?P<session>\w+)(?:\(\$RELEASE\))?"?(?: -- .+)?'
         r"|python -m release (?P<step>[a-z-]+)(?: .+)?"
         r"|docker run (?P<image>.+)"
-        # Only a workflow has the identity with which it signs.
+        # Only a workflow has the identity with which it signs and publishes.
         r"|cosign sign --yes (?P<signed>.+)"
+        r"|pipx run uv==(?P<uv>\S+) publish (?P<published>.+)"
     )
-    found = {job: known.fullmatch(command.strip()) for job, command, _ in COMMANDS}
-    assert [job for job, match in found.items() if match is None] == []
-    matches = [match for match in found.values() if match]
+    found = [(job, known.fullmatch(command.strip())) for job, command, _ in COMMANDS]
+    assert [job for job, match in found if match is None] == []
+    matches = [match for _, match in found if match]
     assert {match["target"] for match in matches} - {None} <= TARGETS
     assert {match["session"] for match in matches} - {None} <= SESSIONS
     steps = {match["step"] for match in matches} - {None}
     assert steps
+    assert all(
+        env.get("PYTHONPATH") == "builder"
+        for _, command, env in COMMANDS
+        if command.startswith("python -m release")
+    )
+    pins = "".join(
+        (ROOT / "builder" / name).read_text()
+        for name in ("requirements-cpu.txt", "release/requirements.txt")
+    )
+    for tool in ("nox", "uv"):
+        (version,) = {match[tool] for match in matches} - {None}
+        assert f"\n{tool}=={version}\n" in pins
     for step in steps:
         with pytest.raises(SystemExit, match="0"):
             release([step, "--help"])
@@ -55,12 +69,12 @@ def test_no_command_has_an_expression_which_the_shell_would_execute() -> None:
 
 
 def test_the_check_workflow_runs_every_command_of_the_ci_script() -> None:
-    """Except for the doctor, and with pipx's nox if no engine is needed."""
+    """Except for the job and the doctor, and with pipx's nox if no engine is needed."""
     script = (ROOT / ".ci" / "run").read_text()
     landing = set(re.findall(r"(?m)^(?:if .+ then )?(make \w+|\S+nox -s \w+)(?:;|$)", script))
     checks = " ".join(command for job, command, _ in COMMANDS if job.startswith("check/"))
     assert len(landing) >= 4
-    for command in landing - {"make run"}:
+    for command in landing:
         assert command.rpartition("/")[2] in checks
 
 
@@ -93,13 +107,13 @@ def test_no_job_that_can_sign_or_publish_installs_the_tested_packages() -> None:
     for job, command, _ in COMMANDS:
         workflow, _, name = job.partition("/")
         if "id-token" in WORKFLOWS[workflow]["jobs"][name]["permissions"]:
-            assert not re.search(r"make (install|test)|nox -s (wheel|sbom)", command), job
+            assert not re.search(r"make (install|test)|nox -s (test_wheel|sbom)", command), job
 
 
 def test_a_release_publishes_the_files_that_were_tested_and_then_the_site() -> None:
     jobs = WORKFLOWS["release"]["jobs"]
     commands = [command for job, command, _ in COMMANDS if job == "release/client"]
-    assert ".venv/bin/nox -s wheel" in commands
+    assert ".venv/bin/nox -s test_wheel" in commands
     assert (jobs["index"]["needs"], jobs["site"]["needs"]) == (["image", "client"], "publish")
     (upload,) = [step["with"] for _, step in STEPS if "upload-artifact@" in step.get("uses", "")]
     downloads = [step["with"] for _, step in STEPS if "download-artifact@" in step.get("uses", "")]
