@@ -5,13 +5,14 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 
 import pytest
 from release.__main__ import publish, read_newest, watch
-from release.notes import Section, find_mistakes, release_section, sections
+from release.notes import TYPES, Section, find_mistakes, release_section, sections
 from release.plan import image_tag, plan, vllm_version, worker_version
 from support import ROOT
 
@@ -224,6 +225,8 @@ def test_news_has_a_known_type_and_ends_as_a_sentence(
 
 def test_the_news_of_this_repository_has_no_mistakes() -> None:
     assert find_mistakes(ROOT) == []
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    assert [one["directory"] for one in tools["towncrier"]["type"]] == [*TYPES]
 
 
 def test_news_becomes_the_last_part_of_a_version_that_has_notes() -> None:

@@ -249,7 +249,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, emulated_runpod(Path(folder)) as running:
         options = f"--api-url {running.url}/v2 --queue-url {running.queue_url} --volume {VOLUME}"
         sys.stdout.write(
-            f"RUNPOD_API_KEY={KEY} make prove-platform OPTIONS='--image any/image:1 {options}'\n"
+            f"RUNPOD_API_KEY={KEY} .venv/bin/nox -s prove_platform -- "
+            f"--image any/image:1 {options}\n"
         )
         sys.stdout.flush()
         with suppress(KeyboardInterrupt):
